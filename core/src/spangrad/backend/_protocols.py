@@ -1,0 +1,253 @@
+"""What a training backend is: something that samples from a policy and something that updates it.
+
+A backend's plug-in registers a `BackendFactory` under a name. All methods that may take long are coroutines; a backend that
+computes in threads or other processes hides that behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from spangrad.transitions import FloatArray, TransitionBatch
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one answer is drawn."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 does not limit."""
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    """Strings that end the answer; the one found is cut from the text, but its tokens stay in the ids."""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """One answer to draw: token ids in, token ids out."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    top_logprobs: int = 0
+    """How many of the likeliest alternatives to report per token."""
+    choices: int = 1
+    """How many independent answers to draw from the one prompt; with a seed, answer i uses seed + i."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDelta:
+    """What has been sampled since the previous delta of the same choice."""
+
+    choice: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of the distribution the ids were drawn from (after temperature, top_p, top_k); at temperature 0 of the plain softmax."""
+    text: str
+    """Text that is certain by now: whole characters, nothing that may still turn out to begin a stop string."""
+    policy_version: int
+    finish_reason: FinishReason | None = None
+    """Set on the last delta of the choice."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token of this delta, the likeliest (id, logprob) pairs."""
+
+
+class Sampler(Protocol):
+    """Serves a policy token-in/token-out."""
+
+    def sample(self, request: SampleRequest) -> AsyncIterator[SampleDelta]:
+        """Draws the request's choices, yielding as tokens are sampled; closing the iterator stops the work.
+
+        Raises:
+            BackendError: the prompt leaves no room in the model's context, or sampling failed.
+        """
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens a prompt and its answer may have together."""
+        ...
+
+
+Message = Mapping[str, Any]
+"""A chat message as in the OpenAI API: role, content, tool_calls, tool_call_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    """An assistant message read out of sampled text."""
+
+    content: str | None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    """OpenAI tool calls: {"id", "type": "function", "function": {"name", "arguments"}}; arguments is a JSON string."""
+    malformed: tuple[str, ...] = ()
+    """Why text that looked like a tool call was left as text, one entry each."""
+
+
+class ChatFormat(Protocol):
+    """Turns chat messages into prompt ids and sampled text into messages; owned by whoever owns the tokenizer."""
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        """Prompt ids up to and including the header of the assistant's next turn.
+
+        Raises:
+            BackendError: a message the format cannot represent (an image, an unknown role).
+        """
+        ...
+
+    def render_answer(self, message: Message) -> tuple[int, ...]:
+        """The ids a model would have to sample to give `message` as its turn, end of turn included."""
+        ...
+
+    def parse(self, text: str, *, tools: Sequence[Mapping[str, Any]] = ()) -> ParsedAnswer:
+        """Reads tool calls out of sampled text; what is no well-formed call to one of `tools` stays content."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """The text of `token_ids`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """Which policy loss, and its constants."""
+
+    name: str = "ppo_clip"
+    clip_low: float = 0.2
+    """Ratios below 1 - clip_low gain nothing when the advantage is negative."""
+    clip_high: float = 0.2
+    """Ratios above 1 + clip_high gain nothing when the advantage is positive."""
+    kl_coefficient: float = 0.0
+    """Weight of the KL term (k3 estimator) to the frozen reference; 0 needs no reference."""
+
+
+@dataclass(frozen=True)
+class UpdateBatch:
+    """All that one optimiser step needs."""
+
+    transitions: TransitionBatch
+    learning_rate: float
+    advantages: FloatArray
+    """(T,) one advantage per transition; every token of its action gets it."""
+    token_weights: FloatArray
+    """(T,) factor of each token's loss; the loss is the plain sum of weight x token loss, so weighting is decided here."""
+    on_policy: bool = True
+    """The present weights sampled the batch, so the ratio is 1 and old log-probabilities need not be known."""
+    loss: LossSettings = field(default_factory=LossSettings)
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an optimiser step did, in plain numbers."""
+
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    tokens: int
+    """Action tokens trained on."""
+    computed_tokens: int
+    """Token positions the forward pass computed, after sharing of prefixes."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Further figures under stable names: clip_fraction, approx_kl, reference_kl, entropy, mismatch_kl ..."""
+
+
+class Learner(Protocol):
+    """Updates a policy and makes the update visible to its sampler."""
+
+    async def update(self, batch: UpdateBatch) -> UpdateReport:
+        """One policy-gradient step."""
+        ...
+
+    async def imitate(self, batch: UpdateBatch) -> UpdateReport:
+        """One step of maximum likelihood on the batch's actions, weighted by `token_weights`; advantages are ignored."""
+        ...
+
+    async def freeze_reference(self) -> None:
+        """Takes the present weights as the reference of the KL term; saved and loaded with the rest."""
+        ...
+
+    async def publish(self) -> int:
+        """Lets the sampler use the present weights; returns the new policy version. Held or finished calls keep theirs."""
+        ...
+
+    async def save(self, folder: Path) -> None:
+        """Writes all that `load` needs to go on exactly: weights, optimiser, counters, random state."""
+        ...
+
+    async def load(self, folder: Path) -> None:
+        """Restores what `save` wrote and publishes it.
+
+        Raises:
+            CheckpointError: the folder is damaged or of another model.
+        """
+        ...
+
+    async def export(self, folder: Path) -> None:
+        """Writes a Hugging Face folder that plain transformers loads, tokenizer and chat template included."""
+        ...
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend honours; a setting it does not honour is an error before the first rollout."""
+
+    estimator_levels: frozenset[str] = frozenset({"transition"})
+    losses: frozenset[str] = frozenset({"ppo_clip"})
+    adapters: bool = False
+    reference_kl: bool = False
+
+
+class Backend(Protocol):
+    """A policy's sampler, learner and chat format, and the life of both."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sampler(self) -> Sampler: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def chat_format(self) -> ChatFormat: ...
+    @property
+    def policy_version(self) -> int: ...
+    def describe(self) -> Mapping[str, Any]:
+        """Model, parameters, precision, threads and library versions, for the run's summary."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class BackendFactory(Protocol):
+    """Registered by a backend's plug-in; importing it must not import torch."""
+
+    capabilities: Capabilities
+
+    def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Validates the backend's own table of train.toml without loading a model; returns it with defaults filled in.
+
+        Raises:
+            pydantic.ValidationError: wrong, missing or unknown options; the caller reports all of them at once.
+        """
+        ...
+
+    def create(self, options: Mapping[str, Any], *, seed: int) -> Backend:
+        """Loads the model.
+
+        Raises:
+            ModelNotFoundError: no such model, with the way to get it.
+        """
+        ...

@@ -1,0 +1,54 @@
+"""Saving a run so that it can go on, and going on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spangrad.backend import Learner
+from spangrad.errors import CheckpointError
+from spangrad.training._run_folder import RunFolder
+
+STATE = "state.json"
+POLICY = "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is, besides the policy itself."""
+
+    step: int
+    """Training steps done; 0 after the warm start."""
+    train_seconds: float
+    """Time spent so far, over all processes that worked on the run."""
+    identity: dict[str, Any]
+    """What must be the same for the run to go on: see `spangrad.training._loop.identity`."""
+
+
+async def save_checkpoint(folder: RunFolder, learner: Learner, state: RunState) -> None:
+    """Writes a checkpoint; the previous one is kept until this one is whole."""
+    with folder.new_checkpoint(state.step) as path:
+        await learner.save(path / POLICY)
+        (path / STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+
+
+def read_state(checkpoint: Path, identity: dict[str, Any]) -> RunState:
+    """The state of a checkpoint, checked to be of this very run.
+
+    Raises:
+        CheckpointError: damaged, or made with other tasks or settings.
+    """
+    try:
+        state = RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"The checkpoint {checkpoint} is damaged: {error}", cure="Start the run afresh") from error
+    changed = sorted(key for key in identity if identity[key] != state.identity.get(key))
+    if changed:
+        what = "; ".join(f"{key} was {state.identity.get(key)!r}, is {identity[key]!r}" for key in changed)
+        raise CheckpointError(
+            f"The run cannot go on, since what it trains on has changed: {what}",
+            cure="Restore those settings, or start a new run without --resume",
+        )
+    return state

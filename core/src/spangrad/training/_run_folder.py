@@ -1,0 +1,115 @@
+"""The folder a run leaves behind.
+
+    runs/NAME/
+    ├── config.json          the settings it ran with
+    ├── spangrad.db          rollouts, calls, rewards, spans, ledger
+    ├── metrics.jsonl        one line per step, evaluation and warm-start step
+    ├── checkpoints/step-N/  what --resume needs; only the latest is kept
+    ├── model/               the trained model, a Hugging Face folder
+    ├── reward_curve.png
+    └── summary.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spangrad.errors import CheckpointError, ConfigError
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths inside a run's folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "spangrad.db"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "reward_curve.png"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def latest_checkpoint(self) -> tuple[int, Path] | None:
+        """Step and folder of the newest whole checkpoint."""
+        if not self.checkpoints.is_dir():
+            return None
+        steps = ((_STEP.fullmatch(entry.name), entry) for entry in self.checkpoints.iterdir())
+        whole = [(int(match[1]), entry) for match, entry in steps if match]
+        return max(whole, default=None)
+
+    @contextlib.contextmanager
+    def new_checkpoint(self, step: int) -> Iterator[Path]:
+        """A folder to fill; only when the block ends well does it become step's checkpoint and the older ones go."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        partial = self.checkpoints / f"partial-{os.getpid()}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+        final = self.checkpoints / f"step-{step:05d}"
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        for entry in self.checkpoints.iterdir():
+            if entry != final:
+                shutil.rmtree(entry)
+
+
+def new_run_folder(root: Path, name: str) -> RunFolder:
+    """Makes `root/name`, or `root/name-2`, `-3` ... when that is taken: a run never overwrites another.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    number = 1
+    while True:
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise ConfigError(f"The run's folder {path} cannot be made: {error}", cure="Choose another with --runs") from error
+        else:
+            return RunFolder(path)
+
+
+def resumed_run_folder(root: Path, name: str) -> RunFolder:
+    """The latest run of that name.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    pattern = re.compile(re.escape(name) + r"(?:-(\d+))?")
+    found = [(int(m[1] or 1), p) for p in root.glob(f"{name}*") if p.is_dir() and (m := pattern.fullmatch(p.name))]
+    if not found:
+        raise CheckpointError(f"There is no run named {name} under {root} to resume", cure="Start it without --resume")
+    return RunFolder(max(found)[1])

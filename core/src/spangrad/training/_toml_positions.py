@@ -1,0 +1,56 @@
+"""Where in a TOML file each key stands, so that an error can name its line.
+
+tomllib keeps no positions. This scanner reads only what it needs: table headers and the keys before an equals sign; it is
+never used to read values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_HEADER = re.compile(r"^\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"^\s*(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+_PART = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
+
+KeyPath = tuple[str, ...]
+
+
+def key_lines(text: str) -> Mapping[KeyPath, int]:
+    """The 1-based line of every table header and key of a TOML document."""
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    multiline: str | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if multiline is not None:
+            if multiline in line:
+                multiline = None
+            continue
+        if header := _HEADER.match(line):
+            table = _parts(header["name"])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault(table + _parts(key["key"]), number)
+            multiline = _opened(line)
+    return lines
+
+
+def line_of(lines: Mapping[KeyPath, int], path: Sequence[object]) -> int | None:
+    """The line of the key at `path`, or of the nearest table around it that has one."""
+    names = tuple(str(part) for part in path)
+    for length in range(len(names), 0, -1):
+        if names[:length] in lines:
+            return lines[names[:length]]
+    return None
+
+
+def _parts(dotted: str) -> KeyPath:
+    return tuple(part.strip("\"'") for part in _PART.findall(dotted))
+
+
+def _opened(line: str) -> str | None:
+    """The quotes of a multi-line string that begins on this line and does not end on it."""
+    for quotes in ('"""', "'''"):
+        if line.count(quotes) % 2:
+            return quotes
+    return None

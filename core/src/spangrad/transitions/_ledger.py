@@ -1,0 +1,72 @@
+"""What became of every call, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fate(StrEnum):
+    """What became of a call."""
+
+    TRAINED = "trained"
+    """Its tokens took part in an update."""
+    DROPPED = "dropped"
+    """It could have been trained, but was left out; the reason says why."""
+    EXCLUDED = "excluded"
+    """It is no transition at all; the reason says why."""
+
+
+class Reason(StrEnum):
+    """Why a call was trained or left out. The values are stable: they appear in the store, in metrics and in `--json`."""
+
+    TRAINED = "trained"
+    NOT_TRAINED_POLICY = "not_trained_policy"
+    """Answered by a frozen or external model."""
+    CALL_FAILED = "call_failed"
+    UNDELIVERED = "undelivered"
+    SUPERSEDED = "superseded"
+    """A retry of the same request answered the agent instead."""
+    NO_TOKEN_IDS = "no_token_ids"
+    NO_LOGPROBS = "no_logprobs"
+    EMPTY_ACTION = "empty_action"
+    ORPHAN = "orphan"
+    """Named no rollout."""
+    OTHER_ATTEMPT = "other_attempt"
+    """Belongs to an attempt of the rollout that was given up."""
+    ROLLOUT_FAILED = "rollout_failed"
+    ROLLOUT_UNFINISHED = "rollout_unfinished"
+    NO_REWARD = "no_reward"
+    ZERO_VARIANCE = "zero_variance"
+    """All rollouts of the group had the same return, so it carries no signal."""
+    SINGLETON_GROUP = "singleton_group"
+    """The only usable rollout of its group: there is nothing to compare it with."""
+    TOO_LONG = "too_long"
+    """Prompt and action together exceed what the learner takes."""
+    EVALUATION = "evaluation"
+    """Made while measuring, not while training."""
+    NOT_IN_TRAINING = "not_in_training"
+    """Recorded outside a training run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One row of the ledger: a call's choice, what became of it, and the numbers it was trained with."""
+
+    call_id: str
+    choice: int
+    rollout_id: str | None
+    attempt: int
+    step: int | None
+    """Training step, from 1; None outside training."""
+    fate: Fate
+    reason: Reason
+    detail: str = ""
+    """The reason in words, with its particulars (an error message, the ids of the superseding call)."""
+    tokens: int = 0
+    """Sampled tokens of the choice."""
+    reward: float | None = None
+    """The call's own reward."""
+    episode_return: float | None = None
+    """The return the credit assigner gave this transition."""
+    advantage: float | None = None

@@ -1,0 +1,102 @@
+"""The MDP's transition, and a ragged batch of them.
+
+Axis letters: T transitions, R rollouts, K sampled tokens of the whole batch, P prompt tokens of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """(observation, action, reward) of one call of a trained policy (arXiv 2508.03680, section 3)."""
+
+    rollout_id: str
+    attempt: int
+    group_id: str
+    call_id: str
+    choice: int
+    index: int
+    """Position among the rollout's transitions, in the order the calls were received."""
+    agent: str | None
+    policy: str
+    policy_version: int
+    prompt_ids: tuple[int, ...]
+    """Observation: the exact token ids the engine was prompted with."""
+    action_ids: tuple[int, ...]
+    """Action: the sampled token ids."""
+    logprobs: tuple[float, ...]
+    """The sampler's log-probability of each action id; as long as `action_ids`."""
+    temperature: float
+    top_p: float
+    top_k: int
+    reward: float | None
+    """The call's own reward; None when only the rollout was rewarded."""
+    rollout_reward: float
+    """The rollout-scope reward of the rollout this call belongs to."""
+    depth: int | None = None
+    """Step of the rollout the call was made in, from 0: one more than the deepest call that had ended before this one was
+    received, so calls made side by side share a depth. None when only the order of the calls is known."""
+
+
+@dataclass(frozen=True)
+class TransitionBatch:
+    """Transitions laid out flat: no padding, offsets instead."""
+
+    transitions: tuple[Transition, ...]
+
+    def __len__(self) -> int:
+        return len(self.transitions)
+
+    @cached_property
+    def rollout_keys(self) -> tuple[tuple[str, int], ...]:
+        """The distinct (rollout, attempt) pairs in order of first appearance (R)."""
+        return tuple(dict.fromkeys((t.rollout_id, t.attempt) for t in self.transitions))
+
+    @cached_property
+    def rollout_index(self) -> IntArray:
+        """(T,) which rollout each transition belongs to."""
+        position = {key: i for i, key in enumerate(self.rollout_keys)}
+        return np.array([position[t.rollout_id, t.attempt] for t in self.transitions], dtype=np.int64)
+
+    @cached_property
+    def group_keys(self) -> tuple[str, ...]:
+        """The distinct group ids in order of first appearance (G)."""
+        return tuple(dict.fromkeys(t.group_id for t in self.transitions))
+
+    @cached_property
+    def group_index(self) -> IntArray:
+        """(R,) which group each rollout belongs to."""
+        position = {key: i for i, key in enumerate(self.group_keys)}
+        first = {(t.rollout_id, t.attempt): t.group_id for t in reversed(self.transitions)}
+        return np.array([position[first[key]] for key in self.rollout_keys], dtype=np.int64)
+
+    @cached_property
+    def rollout_rewards(self) -> FloatArray:
+        """(R,) the rollout-scope rewards."""
+        first = {(t.rollout_id, t.attempt): t.rollout_reward for t in reversed(self.transitions)}
+        return np.array([first[key] for key in self.rollout_keys], dtype=np.float64)
+
+    @cached_property
+    def call_rewards(self) -> FloatArray:
+        """(T,) the call-scope rewards, 0 where a call has none."""
+        return np.array([0.0 if t.reward is None else t.reward for t in self.transitions], dtype=np.float64)
+
+    @cached_property
+    def action_lengths(self) -> IntArray:
+        """(T,) sampled tokens per transition."""
+        return np.array([len(t.action_ids) for t in self.transitions], dtype=np.int64)
+
+    def select(self, keep: BoolArray | Sequence[bool]) -> TransitionBatch:
+        """The transitions where `keep` (T,) is true, in order."""
+        return TransitionBatch(tuple(t for t, k in zip(self.transitions, keep, strict=True) if k))

@@ -1,0 +1,92 @@
+"""A small agent in plain Python: it lets the model use a calculator, then answer."""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from openai import AsyncOpenAI
+
+MODEL_CALLS = 2
+SYSTEM = "Use calc, then answer."
+CALC: Any = {
+    "type": "function",
+    "function": {
+        "name": "calc",
+        "description": "Integer + - *",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+    },
+}
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
+async def solve(task: Mapping[str, Any]) -> str | None:
+    """Answers the task's question, e.g. `answer: 42`; None when the model never stops calling the tool."""
+    messages: list[Any] = prompt(task)
+    async with AsyncOpenAI() as client:
+        for _ in range(MODEL_CALLS):
+            reply = await client.chat.completions.create(model="policy", messages=messages, tools=[CALC], max_tokens=48)
+            message = reply.choices[0].message
+            if not message.tool_calls:
+                return message.content
+            messages.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls:
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": use_calc(call.function.arguments)})
+    return None
+
+
+def prompt(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The conversation as the model first sees it."""
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task["question"]}]
+
+
+def worked(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The whole conversation of an agent that does the task right."""
+    function = {"name": "calc", "arguments": json.dumps({"expression": task["expression"]})}
+    return [
+        *prompt(task),
+        {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "call_0", "content": str(task["answer"])},
+        {"role": "assistant", "content": f"answer: {task['answer']}"},
+    ]
+
+
+def use_calc(arguments: str) -> str:
+    """The tool: the result as text, or what was wrong with the arguments."""
+    try:
+        return str(calculate(json.loads(arguments)["expression"]))
+    except (ValueError, KeyError, TypeError, SyntaxError) as problem:
+        return f"error: {problem}"
+
+
+def calculate(expression: str) -> int:
+    """Works out whole numbers joined by + - * and brackets."""
+    if not re.fullmatch(r"[-+*() 0-9]{1,40}", expression):
+        raise ValueError("only integers and + - *")
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return int(OPERATORS[type(op)](value(left), value(right)))
+            case _:
+                raise ValueError("only integers and + - *")
+
+    return value(ast.parse(expression.strip(), mode="eval").body)
+
+
+def success(task: Mapping[str, Any], output: str | None) -> bool:
+    """Whether the last number of the answer is the right one."""
+    numbers = re.findall(r"-?\d+", output or "")
+    return bool(numbers) and numbers[-1] == str(task["answer"])
+
+
+def reward(task: Mapping[str, Any], output: str | None) -> float:
+    """0.8 for the right number and 0.2 for giving it in the form `answer: N`."""
+    form = re.fullmatch(r"answer: -?\d+", output or "") is not None
+    return 0.8 * success(task, output) + 0.2 * form
