@@ -65,7 +65,9 @@ class Package:
 
 PACKAGES = {
     package.name: package
-    for package in (Package(path.parent) for path in sorted(ROOT.glob("*/pyproject.toml")) + sorted(ROOT.glob("*/*/pyproject.toml")))
+    for package in (
+        Package(path.parent) for path in sorted(ROOT.glob("*/pyproject.toml")) + sorted(ROOT.glob("*/*/pyproject.toml"))
+    )
 }
 PLUGINS = [name for name, package in PACKAGES.items() if package.entry_points]
 
@@ -128,7 +130,9 @@ def package(session: nox.Session, package: str) -> None:
 def core_alone(session: nox.Session) -> None:
     """Core without torch, without any agent framework and without a single plug-in."""
     install(session, "spangrad")
-    session.run("python", "-c", "import importlib.util as u; assert not u.find_spec('torch') and not u.find_spec('openai')")
+    session.run(
+        "python", "-c", "import importlib.util as u; assert not u.find_spec('torch') and not u.find_spec('openai')"
+    )
     session.run("pytest", "core/tests", "-m", "not openai_client", *session.posargs)
 
 
@@ -165,7 +169,10 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
-@nox.parametrize("openai", [nox.param("openai==1.93.*", id="oldest"), nox.param("openai==2.*", id="2"), nox.param("openai==3.*", id="newest")])
+@nox.parametrize(
+    "openai",
+    [nox.param("openai==1.93.*", id="oldest"), nox.param("openai==2.*", id="2"), nox.param("openai==3.*", id="newest")],
+)
 def openai_versions(session: nox.Session, openai: str) -> None:
     """The openai integration on the versions it declares."""
     install(session, "spangrad-openai")

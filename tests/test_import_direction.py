@@ -11,7 +11,18 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PLUGINS = {path.name: path for path in sorted(ROOT.glob("*/*/src/spangrad_*"))}
 CORE = ROOT / "core/src/spangrad"
-FRAMEWORKS = {"torch", "transformers", "openai", "langchain_core", "langgraph", "agents", "autogen_core", "verl", "vllm", "ray"}
+FRAMEWORKS = {
+    "torch",
+    "transformers",
+    "openai",
+    "langchain_core",
+    "langgraph",
+    "agents",
+    "autogen_core",
+    "verl",
+    "vllm",
+    "ray",
+}
 SHARED_INTEGRATION = "spangrad_openai"
 """The one owner of the openai-client patch; other integrations may import it."""
 
@@ -65,7 +76,9 @@ def test_core_imports_no_framework_no_torch_and_no_plugin() -> None:
 
 
 def test_every_room_of_core_is_placed() -> None:
-    rooms = {path.stem for path in CORE.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")}
+    rooms = {
+        path.stem for path in CORE.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")
+    }
 
     assert rooms - {"__init__", "__main__", "py"} == set(ROOMS)
 
@@ -111,6 +124,11 @@ def test_a_plugins_entry_point_module_imports_no_framework(plugin: str) -> None:
 
 
 def test_no_folder_of_a_package_shadows_a_real_library() -> None:
-    shadows = [path for top in ("integrations", "backends") for path in (ROOT / top).glob("**/__init__.py") if "src" not in path.parts]
+    shadows = [
+        path
+        for top in ("integrations", "backends")
+        for path in (ROOT / top).glob("**/__init__.py")
+        if "src" not in path.parts
+    ]
 
     assert shadows == []

@@ -168,6 +168,11 @@ class UpdateReport:
 class Learner(Protocol):
     """Updates a policy and makes the update visible to its sampler."""
 
+    @property
+    def max_sequence(self) -> int:
+        """Most tokens of prompt and action together that it takes."""
+        ...
+
     async def update(self, batch: UpdateBatch) -> UpdateReport:
         """One policy-gradient step."""
         ...
@@ -241,6 +246,14 @@ class BackendFactory(Protocol):
 
         Raises:
             pydantic.ValidationError: wrong, missing or unknown options; the caller reports all of them at once.
+        """
+        ...
+
+    def chat_format(self, options: Mapping[str, Any]) -> ChatFormat:
+        """Loads the model's tokenizer and chat template, but no weights: enough to read a run's tokens.
+
+        Raises:
+            ModelNotFoundError: no such model, with the way to get it.
         """
         ...
 

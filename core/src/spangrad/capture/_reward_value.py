@@ -23,9 +23,13 @@ def reward_value(value: object, *, giver: str = "The reward") -> float:
     """
     number = _number(value)
     if number is None:
-        raise RewardError(f"{giver} is {_described(value)}, not a number", cure="A reward is a finite int, float or bool")
+        raise RewardError(
+            f"{giver} is {_described(value)}, not a number", cure="A reward is a finite int, float or bool"
+        )
     if not math.isfinite(number):
-        raise RewardError(f"{giver} is {number}", cure="A reward is a finite number: look for a division by zero or an empty mean")
+        raise RewardError(
+            f"{giver} is {number}", cure="A reward is a finite number: look for a division by zero or an empty mean"
+        )
     return number
 
 

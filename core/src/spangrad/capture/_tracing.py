@@ -38,7 +38,9 @@ class _ScopeStamp(SpanProcessor):
         scope = current_scope(parent_context)
         if scope is None:
             return
-        span.set_attributes({semconv.ROLLOUT_ID: scope.rollout_id, semconv.ATTEMPT: scope.attempt, semconv.TASK_ID: scope.task_id})
+        span.set_attributes(
+            {semconv.ROLLOUT_ID: scope.rollout_id, semconv.ATTEMPT: scope.attempt, semconv.TASK_ID: scope.task_id}
+        )
         if scope.agent is not None:
             span.set_attribute(semconv.AGENT_NAME, scope.agent)
 

@@ -1,1 +1,24 @@
-"""gateway."""
+"""The HTTP server agents talk to: OpenAI Chat Completions in, exact token ids into the store."""
+
+from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
+from spangrad.gateway._endpoint_engine import EndpointEngine
+from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
+from spangrad.gateway._gateway import Gateway, IdCount
+from spangrad.gateway._routes import Route, RouteTable
+from spangrad.gateway._token_engine import TokenEngine
+
+__all__ = [
+    "EndpointEngine",
+    "Engine",
+    "EngineDelta",
+    "EngineError",
+    "EngineRequest",
+    "Gateway",
+    "IdCount",
+    "RolloutAccess",
+    "RolloutTally",
+    "Route",
+    "RouteTable",
+    "SamplingOverride",
+    "TokenEngine",
+]

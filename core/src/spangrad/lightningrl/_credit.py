@@ -47,7 +47,7 @@ class Discounted:
     """Discount per step, from 0 to 1. A step is a whole call: discounting by tokens would punish long answers."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.gamma, bool) or not isinstance(self.gamma, int | float) or not 0 <= self.gamma <= 1:
+        if type(self.gamma) not in {int, float} or not 0 <= self.gamma <= 1:
             raise ConfigError(f"gamma is {self.gamma!r}", cure="Give a number from 0 to 1")
 
     def returns(self, batch: TransitionBatch) -> FloatArray:
@@ -79,7 +79,5 @@ def _depths(batch: TransitionBatch) -> IntArray:
     first: dict[tuple[str, int, str], int] = {}
     for t in sorted(batch.transitions, key=lambda t: t.index):
         first.setdefault((t.rollout_id, t.attempt, t.call_id), t.index)
-    depths = [
-        first[t.rollout_id, t.attempt, t.call_id] if t.depth is None else t.depth for t in batch.transitions
-    ]
+    depths = [first[t.rollout_id, t.attempt, t.call_id] if t.depth is None else t.depth for t in batch.transitions]
     return np.array(depths, dtype=np.int64)

@@ -14,10 +14,8 @@ from spangrad.plugins._report import PluginRow, PluginState
 from spangrad.plugins._selection import ONLY, STRICT, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from spangrad.backend import BackendFactory
-    from spangrad.lightningrl import AdvantageEstimator, CreditAssigner
+    from spangrad.lightningrl import AdvantageEstimatorFactory, CreditAssignerFactory
     from spangrad.plugins._registry import Integration, Kind
 
 _USABLE = frozenset({PluginState.LOADED, PluginState.BLOCKED})
@@ -42,12 +40,12 @@ class Plugins:
         return self._kinds.integrations
 
     @property
-    def credit_assigners(self) -> Kind[Callable[..., CreditAssigner]]:
+    def credit_assigners(self) -> Kind[CreditAssignerFactory]:
         """Factories of credit assigners; they take their options as keyword arguments."""
         return self._kinds.credit_assigners
 
     @property
-    def advantage_estimators(self) -> Kind[Callable[..., AdvantageEstimator]]:
+    def advantage_estimators(self) -> Kind[AdvantageEstimatorFactory]:
         """Factories of advantage estimators; they take their options as keyword arguments."""
         return self._kinds.advantage_estimators
 

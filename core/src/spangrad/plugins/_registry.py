@@ -11,7 +11,7 @@ from spangrad.errors import PluginError
 
 if TYPE_CHECKING:
     from spangrad.backend import BackendFactory
-    from spangrad.lightningrl import AdvantageEstimator, CreditAssigner
+    from spangrad.lightningrl import AdvantageEstimatorFactory, CreditAssignerFactory
 
 T = TypeVar("T")
 
@@ -128,10 +128,8 @@ class Kinds:
     def __init__(self, explain_unknown: Callable[[str, str], PluginError | None] | None = None) -> None:
         self.backends: Kind[BackendFactory] = Kind("backend", explain_unknown)
         self.integrations: Kind[Integration] = Kind("integration", explain_unknown)
-        self.credit_assigners: Kind[Callable[..., CreditAssigner]] = Kind("credit assigner", explain_unknown)
-        self.advantage_estimators: Kind[Callable[..., AdvantageEstimator]] = Kind(
-            "advantage estimator", explain_unknown
-        )
+        self.credit_assigners: Kind[CreditAssignerFactory] = Kind("credit assigner", explain_unknown)
+        self.advantage_estimators: Kind[AdvantageEstimatorFactory] = Kind("advantage estimator", explain_unknown)
 
     def all(self) -> tuple[Kind[Any], ...]:
         """Every kind."""
@@ -168,11 +166,11 @@ class Register:
         """Hooks for an agent framework or client library; the framework is imported by `attach`, not before."""
         self._kinds.integrations.add(self._row(name, integration))
 
-    def credit_assigner(self, name: str, factory: Callable[..., CreditAssigner]) -> None:
+    def credit_assigner(self, name: str, factory: CreditAssignerFactory) -> None:
         """A credit assigner; the factory takes its options as keyword arguments."""
         self._kinds.credit_assigners.add(self._row(name, factory))
 
-    def advantage_estimator(self, name: str, factory: Callable[..., AdvantageEstimator]) -> None:
+    def advantage_estimator(self, name: str, factory: AdvantageEstimatorFactory) -> None:
         """An advantage estimator; the factory takes its options as keyword arguments."""
         self._kinds.advantage_estimators.add(self._row(name, factory))
 

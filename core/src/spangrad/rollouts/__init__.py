@@ -1,1 +1,22 @@
-"""rollouts."""
+"""Running agents on tasks: what an agent is, and the runner that runs many of them at once."""
+
+from spangrad.rollouts._agents import Agent, CommandAgent, FunctionAgent, load_agent
+from spangrad.rollouts._job import RolloutJob, RolloutResult
+from spangrad.rollouts._loading import load_function
+from spangrad.rollouts._runner import Runner
+from spangrad.rollouts._scoring import RewardFunction, load_reward
+from spangrad.rollouts._task import Task
+
+__all__ = [
+    "Agent",
+    "CommandAgent",
+    "FunctionAgent",
+    "RewardFunction",
+    "RolloutJob",
+    "RolloutResult",
+    "Runner",
+    "Task",
+    "load_agent",
+    "load_function",
+    "load_reward",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from spangrad import semconv
@@ -12,7 +13,7 @@ from spangrad import semconv
 def plain_value(value: Any) -> Any:
     """A JSON-able copy of an attribute value.
 
-    Bytes become base64 text, sequences lists and mappings dicts; anything JSON has no word for becomes its `str()`.
+    Bytes become base64 text, sequences and sets lists, mappings dicts; anything JSON has no word for becomes its `str()`.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -20,7 +21,7 @@ def plain_value(value: Any) -> Any:
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
         return {str(key): plain_value(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
+    if isinstance(value, Sequence | AbstractSet):
         return [plain_value(item) for item in value]
     return str(value)
 
@@ -30,13 +31,14 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     return {str(key): plain_value(value) for key, value in (attributes or {}).items()}
 
 
-def owner(attributes: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """Rollout id and attempt that `attributes` name; None for whichever is missing or of the wrong type.
+def owner(attributes: Mapping[str, Any], resource: Mapping[str, Any]) -> tuple[str | None, int | None]:
+    """Rollout id and attempt that a span names; None for whichever is missing or of the wrong type.
 
-    An attempt that came as text ("2") is read as the number: some exporters only know text.
+    What the span does not say, its resource may: a process can name its rollout once, in OTEL_RESOURCE_ATTRIBUTES. An
+    attempt that came as text ("2") is read as the number, since those only hold text.
     """
-    rollout_id = attributes.get(semconv.ROLLOUT_ID)
-    attempt = attributes.get(semconv.ATTEMPT)
+    rollout_id = attributes.get(semconv.ROLLOUT_ID, resource.get(semconv.ROLLOUT_ID))
+    attempt = attributes.get(semconv.ATTEMPT, resource.get(semconv.ATTEMPT))
     if isinstance(attempt, str) and attempt.isascii() and attempt.isdigit():
         attempt = int(attempt)
     return (

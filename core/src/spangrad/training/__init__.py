@@ -1,1 +1,34 @@
-"""training."""
+"""From a train.toml to a trained model: settings, the loop in named steps, evaluation, checkpoints, and what a run leaves."""
+
+from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
+from spangrad.training._collection import StopRequestedError
+from spangrad.training._config import LoadedConfig, TrainConfig, load_config
+from spangrad.training._evaluation import Evaluation
+from spangrad.training._preparation import Preparation, prepare
+from spangrad.training._progress import ProgressDisplay, progress_display
+from spangrad.training._run import evaluate, train
+from spangrad.training._run_folder import RunFolder, RunSettings, new_run_folder, resumed_run_folder
+from spangrad.training._statistics import Proportion, proportion
+from spangrad.training._summary import RunSummary
+
+__all__ = [
+    "POLICY_FOLDER",
+    "Evaluation",
+    "LoadedConfig",
+    "Preparation",
+    "ProgressDisplay",
+    "Proportion",
+    "RunFolder",
+    "RunSettings",
+    "RunSummary",
+    "StopRequestedError",
+    "TrainConfig",
+    "evaluate",
+    "load_config",
+    "new_run_folder",
+    "prepare",
+    "progress_display",
+    "proportion",
+    "resumed_run_folder",
+    "train",
+]

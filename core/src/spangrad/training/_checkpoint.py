@@ -19,8 +19,10 @@ POLICY = "policy"
 class RunState:
     """How far a run is, besides the policy itself."""
 
+    warm_start_steps: int
+    """Warm-start steps done."""
     step: int
-    """Training steps done; 0 after the warm start."""
+    """Training steps done."""
     train_seconds: float
     """Time spent so far, over all processes that worked on the run."""
     identity: dict[str, Any]
@@ -43,7 +45,9 @@ def read_state(checkpoint: Path, identity: dict[str, Any]) -> RunState:
     try:
         state = RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"The checkpoint {checkpoint} is damaged: {error}", cure="Start the run afresh") from error
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} is damaged: {error}", cure="Start the run afresh"
+        ) from error
     changed = sorted(key for key in identity if identity[key] != state.identity.get(key))
     if changed:
         what = "; ".join(f"{key} was {state.identity.get(key)!r}, is {identity[key]!r}" for key in changed)

@@ -33,17 +33,17 @@ class AgentTable(Table):
     """The agent as it is, and who judges it."""
 
     run: str | None = None
-    """ "module:function" of a sync or async function; the module is looked up beside the file."""
+    """As "module:function", a sync or async function; the module is looked up beside the file."""
     command: str | list[str] | None = None
     """A command line instead of a function."""
     reward: str | None = None
-    """ "module:function" called with what it names of (task, output, rollout); without it the agent's return value or
+    """As "module:function", called with what it names of (task, output, rollout); without it the agent's return value or
     `r.reward(...)` is the reward."""
 
     @model_validator(mode="after")
     def _one_way_to_run(self) -> AgentTable:
         if (self.run is None) == (self.command is None):
-            raise ValueError("give either run = \"module:function\" or command = \"...\"")
+            raise ValueError('give either run = "module:function" or command = "..."')
         return self
 
 
@@ -189,7 +189,7 @@ class LoadedConfig:
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False)
 
     def where(self, *key: object) -> str:
-        """ "train.toml, line 12" of a key, for messages."""
+        """The place of a key, for messages: "train.toml, line 12"."""
         line = line_of(self.lines, key)
         return f"{self.path.name}, line {line}" if line else self.path.name
 

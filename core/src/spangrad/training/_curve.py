@@ -21,7 +21,9 @@ def draw_curve(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     steps = [record for record in records if record["kind"] == "step" and record["reward_mean"] is not None]
-    axes.plot([r["step"] for r in steps], [r["reward_mean"] for r in steps], color="0.6", label="training reward (mean)")
+    axes.plot(
+        [r["step"] for r in steps], [r["reward_mean"] for r in steps], color="0.6", label="training reward (mean)"
+    )
     for name in _heldout_names(records):
         points = [r for r in records if r["kind"] == "evaluation" and r["heldout"] == name]
         values = [r["success"] for r in points]

@@ -124,7 +124,9 @@ class PlainDisplay:
         phase, begun = _PlainPhase(), time.monotonic()
         yield phase
         seconds = time.monotonic() - begun
-        self.line(f"[{self._units}/{self._total}] {name}: {phase.items}/{total} in {seconds:.1f}s {_joined(phase.figures)}")
+        self.line(
+            f"[{self._units}/{self._total}] {name}: {phase.items}/{total} in {seconds:.1f}s {_joined(phase.figures)}"
+        )
 
     def line(self, text: str) -> None:
         self._console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)

@@ -1,28 +1,42 @@
 """The folder a run leaves behind.
 
-    runs/NAME/
-    ├── config.json          the settings it ran with
-    ├── spangrad.db          rollouts, calls, rewards, spans, ledger
-    ├── metrics.jsonl        one line per step, evaluation and warm-start step
-    ├── checkpoints/step-N/  what --resume needs; only the latest is kept
-    ├── model/               the trained model, a Hugging Face folder
-    ├── reward_curve.png
-    └── summary.json
+runs/NAME/
+├── config.json          the settings it ran with
+├── spangrad.db          rollouts, calls, rewards, spans, ledger
+├── metrics.jsonl        one line per step, evaluation and warm-start step
+├── checkpoints/step-N/  what --resume needs; only the latest is kept
+├── model/               the trained model, a Hugging Face folder
+├── reward_curve.png
+└── summary.json
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from spangrad.errors import CheckpointError, ConfigError
 
 _STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run was started with, as config.json keeps it."""
+
+    backend: str
+    backend_options: dict[str, Any]
+    """The backend's own table, defaults filled in, the model included."""
+    seed: int
+    config: dict[str, Any]
+    """The train.toml, defaults filled in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,21 @@ class RunFolder:
     @property
     def config(self) -> Path:
         return self.path / "config.json"
+
+    def write_settings(self, settings: RunSettings) -> None:
+        """Keeps what the run was started with."""
+        self.config.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+
+    def settings(self) -> RunSettings:
+        """What the run was started with.
+
+        Raises:
+            CheckpointError: the folder does not say.
+        """
+        try:
+            return RunSettings(**json.loads(self.config.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{self.config} does not hold a run's settings: {error}") from error
 
     @property
     def store(self) -> Path:
@@ -97,7 +126,9 @@ def new_run_folder(root: Path, name: str) -> RunFolder:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise ConfigError(f"The run's folder {path} cannot be made: {error}", cure="Choose another with --runs") from error
+            raise ConfigError(
+                f"The run's folder {path} cannot be made: {error}", cure="Choose another with --runs"
+            ) from error
         else:
             return RunFolder(path)
 

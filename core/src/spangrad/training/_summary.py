@@ -24,7 +24,6 @@ class RunSummary:
     run: str
     seed: int
     steps: int
-    stopped_early: bool
     train_seconds: float
     before: Sequence[Evaluation]
     after: Sequence[Evaluation]
@@ -39,7 +38,6 @@ class RunSummary:
             "run": self.run,
             "seed": self.seed,
             "steps": self.steps,
-            "stopped_early": self.stopped_early,
             "heldout_before": self.before[0].as_json() if self.before else None,
             "heldout_after": self.after[0].as_json() if self.after else None,
             "heldout": {

@@ -24,7 +24,9 @@ def load_tasks(source: str, folder: Path) -> tuple[Task, ...]:
     for position, record in enumerate(_records(source, folder)):
         task_id = record.get("task_id", position)
         if isinstance(task_id, bool) or not isinstance(task_id, str | int):
-            raise TaskError(f"{source}: task {position} has a task_id that is neither text nor a whole number: {task_id!r}")
+            raise TaskError(
+                f"{source}: task {position} has a task_id that is neither text nor a whole number: {task_id!r}"
+            )
         if str(task_id) in tasks:
             raise TaskError(f"{source}: two tasks have the task_id {task_id!r}", cure="Give each task an id of its own")
         tasks[str(task_id)] = Task(str(task_id), record)

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """The only usable rollout of its group: there is nothing to compare it with."""
     TOO_LONG = "too_long"
     """Prompt and action together exceed what the learner takes."""
+    BATCH_FAILED = "batch_failed"
+    """Too many rollouts of the step failed for it to be trusted."""
     EVALUATION = "evaluation"
     """Made while measuring, not while training."""
     NOT_IN_TRAINING = "not_in_training"

@@ -1,0 +1,95 @@
+"""Log-probabilities of a pack's action tokens, by one forward pass under a tree mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spangrad.transitions import FloatArray, PrefixTreePack, pack_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What the model says about the action tokens of a pack (M)."""
+
+    logprobs: Tensor
+    """(M,) of each action token given its prefix, at its owner's temperature; carries the gradient."""
+    entropy: Tensor
+    """(M,) of the distribution each action token was drawn from, in nats; carries no gradient."""
+
+
+def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArray) -> Predictions:
+    """Runs the model over the nodes of a pack.
+
+    The head, whose vocabulary makes it the widest layer, is computed only at nodes that predict an action token, and once for
+    all owners of equal temperature.
+
+    Args:
+        model: a causal language model whose attention takes a 4-D mask (see `takes_tree_masks`) if the pack branches.
+        pack: N nodes, M action tokens.
+        temperatures: (M,) what the logits of each action token are divided by; above 0.
+    """
+    device = model.device
+    rows, row_of = np.unique(np.stack([pack.sources.astype(np.float64), temperatures]), axis=1, return_inverse=True)
+    nodes, temperature = torch.from_numpy(rows[0].astype(np.int64)).to(device), torch.from_numpy(rows[1]).float().to(device)
+    tree = {} if pack.is_path else _tree_arguments(pack, device)
+    logits = model(
+        input_ids=torch.from_numpy(pack.token_ids)[None].to(device), logits_to_keep=nodes, use_cache=False, **tree
+    ).logits[0]
+    scaled = logits.float() / temperature[:, None]  # (rows, vocabulary)
+    log_normaliser = scaled.logsumexp(dim=-1)
+    row = torch.from_numpy(row_of.reshape(-1)).to(device)
+    chosen = scaled[row, torch.from_numpy(pack.targets).to(device)]
+    with torch.no_grad():
+        probabilities = (scaled - log_normaliser[:, None]).exp_()
+        entropy = log_normaliser - probabilities.mul_(scaled).sum(dim=-1)
+    return Predictions(logprobs=chosen - log_normaliser[row], entropy=entropy.detach()[row])
+
+
+def _tree_arguments(pack: PrefixTreePack, device: torch.device) -> dict[str, Tensor]:
+    """The pack's mask, true where attention is allowed, and the depth of each node as its position."""
+    node = torch.arange(len(pack), device=device)
+    subtree_end = torch.from_numpy(pack.subtree_end).to(device)
+    mask = (node[None, :] <= node[:, None]) & (node[:, None] < subtree_end[None, :])
+    return {"attention_mask": mask[None, None], "position_ids": torch.from_numpy(pack.positions)[None].to(device)}
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A sequence to try a model with."""
+
+    prompt_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+
+
+def takes_tree_masks(model: PreTrainedModel) -> bool:
+    """Whether two branches of one forward pass give what they give alone.
+
+    Models with recurrent layers, or with attention that makes its own mask, do not; they are trained one sequence at a time.
+    Sliding windows are told from the configuration, for a probe would have to be longer than the window.
+    """
+    text = model.config.get_text_config()
+    if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
+        return False
+    if getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True):
+        return False
+    stem = tuple(range(3, 9))
+    probes = [_Probe(stem, (9, 3, 10, 4)), _Probe(stem, (9, 7, 5, 8)), _Probe(stem[:3], (11, 12, 6))]
+    together = _probe_logprobs(model, probes, share=True)
+    alone = _probe_logprobs(model, probes, share=False)
+    return bool(torch.allclose(together, alone, atol=1e-3, rtol=1e-3))
+
+
+@torch.no_grad()
+def _probe_logprobs(model: PreTrainedModel, probes: list[_Probe], *, share: bool) -> Tensor:
+    """Log-probabilities of the probes' actions, in the order of (probe, position)."""
+    packed = pack_sequences(probes, budget=sum(len(p.prompt_ids) + len(p.action_ids) for p in probes), share=share)
+    values: dict[tuple[int, int], float] = {}
+    for pack in packed.packs:
+        logprobs = predict(model, pack, np.ones(len(pack.targets))).logprobs.tolist()
+        values.update(zip(zip(pack.owners.tolist(), pack.offsets.tolist(), strict=True), logprobs, strict=True))
+    return torch.tensor([values[key] for key in sorted(values)])

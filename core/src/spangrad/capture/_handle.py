@@ -1,0 +1,67 @@
+"""The rollout as the code inside it sees it."""
+
+from __future__ import annotations
+
+from spangrad.capture._reward_value import reward_value
+from spangrad.capture._scope import RolloutScope
+from spangrad.errors import RewardError
+
+
+class Rollout:
+    """One attempt of one rollout, while it runs.
+
+    `base_url` and `api_key` are what an OpenAI client needs where it is not pointed at the gateway already:
+    `OpenAI(base_url=r.base_url, api_key=r.api_key)`.
+    """
+
+    def __init__(self, scope: RolloutScope) -> None:
+        self.scope = scope
+
+    @property
+    def id(self) -> str:
+        """The rollout's id; the store and `spangrad explain` know it by this."""
+        return self.scope.rollout_id
+
+    @property
+    def attempt(self) -> int:
+        """Which try at the rollout this is, from 1."""
+        return self.scope.attempt
+
+    @property
+    def task_id(self) -> str:
+        """The task it is run on."""
+        return self.scope.task_id
+
+    @property
+    def base_url(self) -> str:
+        """The rollout's own OpenAI-compatible URL."""
+        return self.scope.base_url
+
+    @property
+    def api_key(self) -> str:
+        """The rollout's own key; it can call the model and nothing else."""
+        return self.scope.api_key
+
+    def reward(self, value: object, name: str = "reward", call_id: str | None = None) -> None:
+        """Rewards the rollout, or one call of it.
+
+        Several rewards add up; `name` tells them apart in reports. They are written when the rollout ends.
+
+        Args:
+            value: a finite number, or a bool (1 or 0).
+            name: which component of the reward it is.
+            call_id: the call it rewards; None rewards the rollout as a whole.
+
+        Raises:
+            RewardError: the value is no finite number, the rollout has ended, or this process may not reward it.
+        """
+        number = reward_value(value, giver=f"The reward {name!r} of rollout {self.id}")
+        if self.scope.reward_sink is None:
+            raise RewardError(
+                f"Rollout {self.id} was started by the runner, and a command cannot reward itself",
+                cure="Print the reward as the last line of output, or name a reward function",
+            )
+        self.scope.reward_sink(number, name, call_id)
+
+    def __repr__(self) -> str:
+        return f"Rollout({self.id!r}, attempt={self.attempt}, task_id={self.task_id!r})"

@@ -1,0 +1,56 @@
+"""Rewards given while a rollout runs, kept until it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from spangrad.errors import RewardError
+
+
+@dataclass(frozen=True, slots=True)
+class GivenReward:
+    """One validated reward."""
+
+    value: float
+    name: str
+    call_id: str | None
+    at: float = field(default_factory=time.time)
+    """Unix seconds."""
+
+
+class RewardList:
+    """A `RewardSink` that keeps what it is given; usable from any thread."""
+
+    def __init__(self, rollout_id: str) -> None:
+        self._rollout_id = rollout_id
+        self._lock = threading.Lock()
+        self._rewards: list[GivenReward] = []
+        self._closed = False
+
+    def __call__(self, value: float, name: str, call_id: str | None) -> None:
+        """Keeps one reward.
+
+        Raises:
+            RewardError: the rollout has ended.
+        """
+        with self._lock:
+            if self._closed:
+                raise RewardError(
+                    f"Rollout {self._rollout_id} has ended, so the reward {name!r} comes too late",
+                    cure="Give rewards before the rollout ends",
+                )
+            self._rewards.append(GivenReward(value, name, call_id))
+
+    @property
+    def rewards_rollout(self) -> bool:
+        """Whether any of them is for the rollout as a whole."""
+        with self._lock:
+            return any(reward.call_id is None for reward in self._rewards)
+
+    def close(self) -> tuple[GivenReward, ...]:
+        """Takes no more; returns what there is. Closing twice is harmless."""
+        with self._lock:
+            self._closed = True
+            return tuple(self._rewards)

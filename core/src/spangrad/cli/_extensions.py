@@ -1,0 +1,74 @@
+"""spangrad plugins and spangrad doctor: what is installed, and whether it can be used."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import asdict
+
+import typer
+
+from spangrad.cli._main import JsonOption, app, print_json
+
+
+@app.command()
+def plugins(as_json: JsonOption = False) -> None:
+    """List the plug-ins that were found, what they bring, and why any is not usable."""
+    from spangrad.plugins import load_plugins
+
+    report = load_plugins().report
+    if as_json:
+        print_json({"plugins": [{**asdict(row), "state": row.state.value} for row in report]})
+        return
+    for row in report:
+        brings = f"  brings {', '.join(row.brings)}" if row.brings else ""
+        typer.echo(f"{row.name}  ({row.distribution} {row.version})  {row.state.value}{brings}")
+        if row.reason:
+            typer.echo(f"    {row.reason}" + (f" -> {row.cure}" if row.cure else ""))
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Check this installation: Python, machine, plug-ins, and what each backend honours. Loads neither torch nor a model."""
+    from spangrad.plugins import PluginState, load_plugins
+
+    loaded = load_plugins()
+    machine = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+    backends = {
+        row.name: {
+            "losses": sorted(row.value.capabilities.losses),
+            "estimator levels": sorted(row.value.capabilities.estimator_levels),
+            "adapters": row.value.capabilities.adapters,
+            "reference KL": row.value.capabilities.reference_kl,
+        }
+        for row in loaded.backends
+    }
+    algorithms = {
+        "credit assigners": [row.name for row in loaded.credit_assigners],
+        "advantage estimators": [row.name for row in loaded.advantage_estimators],
+    }
+    broken = [row for row in loaded.report if row.state not in {PluginState.LOADED, PluginState.BLOCKED}]
+    problems = [f"{row.distribution}: {row.state.value}, {row.reason} -> {row.cure}" for row in broken]
+    if not backends:
+        problems.append('No training backend is installed -> pip install "spangrad[torch]"')
+    if as_json:
+        print_json({"machine": machine, "backends": backends, **algorithms, "problems": problems})
+    else:
+        for title, table in (
+            ("machine", machine),
+            *((f"backend {name}", table) for name, table in backends.items()),
+            ("algorithms", algorithms),
+        ):
+            typer.echo(title)
+            for key, value in table.items():
+                typer.echo(f"  {key}: {', '.join(value) if isinstance(value, list) else value}")
+        for problem in problems:
+            typer.echo(f"problem: {problem}")
+        typer.echo("Everything found can be used." if not problems else f"{len(problems)} problem(s) found.")
+    if problems:
+        sys.exit(1)

@@ -1,0 +1,121 @@
+"""spangrad train and spangrad eval."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spangrad.cli._main import (
+    INTERRUPTED,
+    ConfigArgument,
+    JsonOption,
+    PortOption,
+    RunsOption,
+    SetOption,
+    app,
+    print_json,
+)
+
+DEFAULT_RUNS = Path("runs")
+
+
+@app.command()
+def train(
+    config: ConfigArgument,
+    overrides: SetOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
+    port: PortOption = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run of this name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything without loading the model.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an agent's model as a train.toml says."""
+    from rich.console import Console
+
+    from spangrad.plugins import load_plugins
+    from spangrad.training import StopRequestedError, new_run_folder, prepare, progress_display, resumed_run_folder
+    from spangrad.training import train as run
+
+    console = Console(stderr=True)
+    preparation = prepare(config, overrides or [], load_plugins())
+    name = preparation.config.name
+    if dry_run:
+        heldout = {key: len(tasks) for key, tasks in preparation.heldout.items()}
+        report = {
+            "config": str(config),
+            "backend": preparation.config.backend,
+            "tasks": len(preparation.tasks),
+            "heldout": heldout,
+        }
+        print_json(report) if as_json else typer.echo(f"{config} is fine: {report['tasks']} tasks, held out {heldout}")
+        return
+    folder = resumed_run_folder(runs, name) if resume else new_run_folder(runs, name)
+    display = progress_display(console)
+    try:
+        summary = asyncio.run(run(preparation, folder, display, port=port))
+    except StopRequestedError:
+        display.line(f"Stopped; what was finished is kept in {folder.path}")
+        display.line(f"Go on with: spangrad train {config} --runs {runs} --resume")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        display.close()
+    if as_json:
+        print_json(summary.as_json())
+    else:
+        out = Console()
+        out.print(summary.table())
+        out.print(
+            f"Trained in {summary.train_seconds:.0f} s. Model, metrics, curve and summary: {folder.path}",
+            soft_wrap=True,
+        )
+
+
+@app.command("eval")
+def evaluate(
+    config: ConfigArgument,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model folder to measure instead of the config's.")
+    ] = None,
+    overrides: SetOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
+    port: PortOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a model on the held-out tasks of a train.toml, greedily."""
+    from rich.console import Console
+
+    from spangrad.errors import ConfigError
+    from spangrad.plugins import load_plugins
+    from spangrad.training import StopRequestedError, new_run_folder, prepare, progress_display
+    from spangrad.training import evaluate as run
+
+    chosen = (
+        []
+        if model is None
+        else [f'policy.model="{Path(model).resolve()}"' if Path(model).exists() else f'policy.model="{model}"']
+    )
+    preparation = prepare(config, [*(overrides or []), *chosen], load_plugins())
+    if not preparation.heldout:
+        raise ConfigError(f"{config} has no held-out tasks to evaluate on", cure="Add a [tasks.heldout] table")
+    folder = new_run_folder(runs, f"{preparation.config.name}-evaluation")
+    display = progress_display(Console(stderr=True))
+    try:
+        measured = asyncio.run(run(preparation, folder, display, port=port))
+    except StopRequestedError:
+        display.line("Stopped before all tasks were measured")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        display.close()
+    if as_json:
+        print_json({"run": str(folder.path), "evaluations": [one.as_json() for one in measured]})
+        return
+    for one in measured:
+        success = one.success
+        typer.echo(
+            f"{one.heldout}: success {success.value:.3f} [{success.low:.3f}, {success.high:.3f}] "
+            f"({success.successes}/{success.count}), mean reward {one.reward_mean:.3f}"
+        )
+    typer.echo(f"Rollouts and answers: {folder.path}")

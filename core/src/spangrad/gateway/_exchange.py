@@ -1,0 +1,224 @@
+"""One chat call from its body to its record and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Send
+
+from spangrad.errors import RouteError
+from spangrad.gateway._access import Entry, SamplingOverride
+from spangrad.gateway._answer import Answer
+from spangrad.gateway._engine import EngineError, EngineRequest
+from spangrad.gateway._errors import error_body, send_json
+from spangrad.gateway._request import ChatBody, engine_request, read_chat, read_json, sampling_params
+from spangrad.gateway._routes import Route
+from spangrad.gateway._state import CLIENT_GONE, GatewayState, closed_error
+from spangrad.gateway._wire import DONE, Wire, sse
+from spangrad.semconv import AGENT_HEADER, CALL_HEADER, REQUEST_HEADER, RETRY_HEADER
+from spangrad.transitions import Call, CallStatus
+
+_log = logging.getLogger(__name__)
+_LONGEST_ID: Final = 200
+_STREAM_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A request that was understood."""
+
+    chat: ChatBody
+    request: EngineRequest
+    route: Route
+    wire: Wire
+
+
+class Exchange:
+    """One HTTP attempt of one chat call.
+
+    Args:
+        state: the gateway's.
+        entry: the rollout's attempt; None for an orphan.
+        headers: of the request.
+        send: the ASGI channel to the agent.
+        interrupt: done when the call must stop, with the reason.
+    """
+
+    def __init__(
+        self,
+        state: GatewayState,
+        entry: Entry | None,
+        headers: Mapping[str, str],
+        send: Send,
+        interrupt: asyncio.Future[EngineError],
+    ) -> None:
+        self._state = state
+        self._entry = entry
+        self._headers = headers
+        self._send = send
+        self._interrupt = interrupt
+        self._received_at = time.time()
+        self._index = entry.calls - 1 if entry is not None else 0
+        self._call_id = uuid.uuid4().hex
+        self._body: dict[str, Any] = {}
+        self._opened: _Opened | None = None
+        self._answer = Answer()
+        self._streaming = False
+        """The response's head was sent as a stream."""
+
+    async def run(self, data: bytes) -> None:
+        """Answers the request and records it, whatever happens."""
+        work = asyncio.create_task(self._work(data))
+        try:
+            await asyncio.wait({work, self._interrupt}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+        await asyncio.wait({work})
+        failure = self._failure(work)
+        try:
+            await self._state.record(self._call(failure), self._entry)
+        except EngineError as error:
+            _log.error("%s", error)  # noqa: TRY400 - the message says it all
+            failure = failure or error
+        await self._finish(failure)
+
+    async def _work(self, data: bytes) -> None:
+        """Understands the request, samples, and streams what may be streamed."""
+        opened = self._open(data)
+        await self._state.gate.wait()
+        async with aclosing(opened.route.engine.chat(opened.request)) as deltas:
+            async for delta in deltas:
+                self._answer.add(delta)
+                if opened.request.stream:
+                    await self._stream(opened.wire.chunks(delta))
+        choices = self._answer.choices
+        if len(choices) < opened.request.choices or any(choice.finish_reason is None for choice in choices):
+            raise EngineError(f"The engine {opened.route.engine.name} ended its answer early", status=502)
+
+    def _open(self, data: bytes) -> _Opened:
+        """Reads and checks the request.
+
+        Raises:
+            EngineError: 400 for a bad request, 404 for a model without a route, 409 for a closed rollout.
+        """
+        self._claim_call_id()
+        self._body = read_json(data)
+        chat = read_chat(self._body)
+        try:
+            route = self._state.routes.resolve(chat.model)
+        except RouteError as error:
+            raise EngineError(
+                error.what, cure=error.cure, status=404, code="model_not_found", param="model"
+            ) from error
+        override = self._entry.sampling if self._entry is not None else SamplingOverride()
+        params, limited = sampling_params(chat, override, self._index)
+        wire = Wire(
+            self._call_id,
+            chat.model,
+            self._received_at,
+            logprobs=bool(chat.logprobs),
+            token_ids=bool(chat.return_token_ids),
+        )
+        request = engine_request(chat, self._body, params, limited=limited)
+        self._opened = _Opened(chat, request, route, wire)
+        if self._entry is not None and self._entry.closed:
+            raise closed_error(self._entry)
+        return self._opened
+
+    def _claim_call_id(self) -> None:
+        """Takes the call id the client stamped, if it did."""
+        call_id = self._headers.get(CALL_HEADER)
+        if not call_id:
+            return
+        seen = self._state.orphan_ids if self._entry is None else self._entry.call_ids
+        if call_id in seen or len(call_id) > _LONGEST_ID:
+            raise EngineError(
+                f"The call id {call_id[:_LONGEST_ID]!r} was used before or is longer than {_LONGEST_ID} characters",
+                cure=f"Send a new {CALL_HEADER} with every HTTP request, or none",
+                status=400,
+                code="duplicate_call_id",
+            )
+        seen.add(call_id)
+        self._call_id = call_id
+
+    async def _stream(self, chunks: list[dict[str, Any]]) -> None:
+        """Sends chunks; the head goes out with the first, so that what fails before has a proper status."""
+        if not self._streaming:
+            self._streaming = True
+            headers = [*_STREAM_HEADERS, (b"x-request-id", self._call_id.encode("latin-1"))]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        body = b"".join(map(sse, chunks))
+        if body:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    def _failure(self, work: asyncio.Task[None]) -> EngineError | None:
+        """Why there is no whole answer; None if there is one and somebody to take it."""
+        if work.cancelled() or (self._interrupt.done() and work.exception() is None):
+            return self._interrupt.result()
+        error = work.exception()
+        if error is None or isinstance(error, EngineError):
+            return error
+        # Engines are other people's code: whatever escapes one fails this call only.
+        _log.error("The engine failed", exc_info=error)
+        return EngineError(f"The engine failed: {type(error).__name__}: {error}", status=500)
+
+    def _call(self, failure: EngineError | None) -> Call:
+        """The record."""
+        opened, headers, access = self._opened, self._headers, self._entry.access if self._entry else None
+        params = opened.request.params if opened else None
+        retry = headers.get(RETRY_HEADER, "")
+        status = CallStatus.OK if failure is None else CallStatus.ERROR
+        if failure is not None and self._interrupt.done() and failure is self._interrupt.result():
+            status = CallStatus.UNDELIVERED
+        model = self._body.get("model")
+        return Call(
+            call_id=self._call_id,
+            rollout_id=access.rollout_id if access else None,
+            attempt=access.attempt if access else 0,
+            request_key=headers.get(REQUEST_HEADER) or self._call_id,
+            retry=int(retry) if retry.isdecimal() else 0,
+            received_at=self._received_at,
+            finished_at=time.time(),
+            model=model if isinstance(model, str) else "",
+            policy=opened.route.policy if opened else None,
+            policy_version=self._answer.policy_version,
+            endpoint=opened.route.engine.name if opened else "",
+            agent=headers.get(AGENT_HEADER) or None,
+            status=status,
+            reason=str(failure) if failure else "",
+            prompt_ids=self._answer.prompt_ids,
+            temperature=params.temperature if params else 1.0,
+            top_p=params.top_p if params else 1.0,
+            top_k=params.top_k if params else 0,
+            request=self._body,
+            choices=self._answer.records(),
+        )
+
+    async def _finish(self, failure: EngineError | None) -> None:
+        """Completes the response, if there is somebody to read it."""
+        if failure is not None and failure.status == CLIENT_GONE:
+            return
+        if self._streaming:
+            await self._send({"type": "http.response.body", "body": self._last_chunks(failure), "more_body": False})
+        elif failure is not None:
+            await send_json(self._send, error_body(failure), self._call_id, failure.status, failure.headers)
+        elif self._opened is not None:
+            await send_json(self._send, self._opened.wire.whole(self._answer), self._call_id)
+
+    def _last_chunks(self, failure: EngineError | None) -> bytes:
+        """What ends a stream."""
+        if failure is not None or self._opened is None:
+            return b"" if failure is None else sse(error_body(failure))
+        chunks = self._opened.wire.endings(self._answer, include_usage=self._opened.chat.include_usage)
+        return b"".join(map(sse, chunks)) + DONE

@@ -1,0 +1,132 @@
+"""What the gateway's request handlers share. Everything here is touched on the gateway's loop only, unless said otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from spangrad.errors import StoreError
+from spangrad.gateway._access import AccessBook, Entry
+from spangrad.gateway._engine import EngineError
+from spangrad.gateway._identity import Doorkeeper
+from spangrad.gateway._routes import RouteTable
+from spangrad.store import Store
+from spangrad.transitions import Call, CallStatus
+
+CLIENT_GONE = 499
+"""Status that says there is nobody left to answer (as nginx logs it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdCount:
+    """How many answered calls of an endpoint came with everything training needs."""
+
+    calls: int
+    with_ids: int
+    """Had prompt ids, and for every choice sampled ids and as many logprobs."""
+
+
+@dataclass(eq=False)
+class GatewayState:
+    """Shared by all handlers of one gateway."""
+
+    store: Store
+    routes: RouteTable
+    book: AccessBook
+    door: Doorkeeper
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while requests may begin sampling."""
+    id_counts: dict[str, IdCount] = field(default_factory=dict)
+    """Per engine name; replaced whole, so that any thread may read it."""
+    orphan_ids: set[str] = field(default_factory=set)
+    """Call ids that clients gave to calls without a rollout."""
+    running: set[asyncio.Future[EngineError]] = field(default_factory=set)
+    """One future per request in flight; a result stops the request and says why."""
+    stopping: bool = False
+
+    @contextmanager
+    def track(self, entry: Entry | None) -> Iterator[asyncio.Future[EngineError]]:
+        """Counts a request in, and out again when it has been recorded; gives the future that stops it."""
+        interrupt: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
+        self.running.add(interrupt)
+        if entry is not None:
+            entry.calls += 1
+            entry.running.add(interrupt)
+        try:
+            yield interrupt
+        finally:
+            self.running.discard(interrupt)
+            if entry is not None:
+                entry.running.discard(interrupt)
+                settle(entry)
+
+    async def record(self, call: Call, entry: Entry | None) -> None:
+        """Writes a call; when this returns it is on the disk.
+
+        Raises:
+            EngineError: 500, the store cannot be written.
+        """
+        try:
+            await asyncio.wrap_future(self.store.submit_call(call))
+        except StoreError as error:
+            raise EngineError(
+                f"The call could not be recorded: {error.what}", cure=error.cure, status=500, headers=NO_RETRY
+            ) from error
+        if call.status is CallStatus.OK:
+            if entry is not None:
+                entry.answered += 1
+            count = self.id_counts.get(call.endpoint, IdCount(0, 0))
+            self.id_counts[call.endpoint] = IdCount(count.calls + 1, count.with_ids + _has_ids(call))
+
+    def close(self, entry: Entry) -> None:
+        """Closes an attempt: stops what is in flight."""
+        entry.closed = True
+        entry.call_ids.clear()
+        for interrupt in list(entry.running):
+            stop(interrupt, closed_error(entry))
+        settle(entry)
+
+
+NO_RETRY = {"x-should-retry": "false"}
+"""Tells the openai clients not to send the request again."""
+
+
+def closed_error(entry: Entry) -> EngineError:
+    """What calls of a closed attempt are answered."""
+    access = entry.access
+    return EngineError(
+        f"Attempt {access.attempt} of rollout {access.rollout_id!r} is closed",
+        status=409,
+        code="rollout_closed",
+        headers=NO_RETRY,
+    )
+
+
+def stop(interrupt: asyncio.Future[EngineError], why: EngineError) -> None:
+    """Stops a request in flight, unless that has happened already."""
+    if not interrupt.done():
+        interrupt.set_result(why)
+
+
+def settle(entry: Entry) -> None:
+    """Tells whoever waits for a closed attempt once nothing of it is in flight."""
+    if entry.closed and not entry.running:
+        waiting, entry.waiting = entry.waiting, []
+        for future in waiting:
+            future.set_result(entry.tally)
+
+
+def _has_ids(call: Call) -> bool:
+    """Whether a call came with everything training needs."""
+    return call.prompt_ids is not None and all(
+        choice.token_ids is not None and choice.logprobs is not None and len(choice.logprobs) == len(choice.token_ids)
+        for choice in call.choices
+    )
+
+
+def now() -> float:
+    """Unix seconds."""
+    return time.time()

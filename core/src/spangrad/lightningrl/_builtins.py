@@ -1,0 +1,54 @@
+"""The credit assigners and estimators that come with spangrad, and how a configuration's options make one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from spangrad.errors import ConfigError
+from spangrad.lightningrl._credit import CreditAssigner, Discounted, Identical
+from spangrad.lightningrl._estimators import GRPO, RLOO, AdvantageEstimator, DrGRPO, ReinforcePlusPlusBaseline
+
+T = TypeVar("T")
+
+CreditAssignerFactory = Callable[..., CreditAssigner]
+"""Takes the assigner's options as keyword arguments; raises `ConfigError` for a wrong value."""
+AdvantageEstimatorFactory = Callable[..., AdvantageEstimator]
+"""Takes the estimator's options as keyword arguments; raises `ConfigError` for a wrong value."""
+
+
+def builtin_credit_assigners() -> Mapping[str, CreditAssignerFactory]:
+    """Factories by name."""
+    return {"discounted": Discounted, "identical": Identical}
+
+
+def builtin_estimators() -> Mapping[str, AdvantageEstimatorFactory]:
+    """Factories by name."""
+    return {
+        "dr_grpo": DrGRPO,
+        "grpo": GRPO,
+        "reinforce_pp_baseline": ReinforcePlusPlusBaseline,
+        "rloo": RLOO,
+    }
+
+
+def configured(noun: str, name: str, factory: Callable[..., T], options: Mapping[str, Any]) -> T:
+    """What `factory` makes of a configuration's options.
+
+    Args:
+        noun: what is being made, for the message: "credit assigner", "advantage estimator", "weighting".
+        name: its name in the configuration.
+        factory: takes the options as keyword arguments.
+        options: the table in the configuration without its name.
+
+    Raises:
+        ConfigError: an option is unknown or missing (the message lists the known ones), or its value is wrong.
+    """
+    signature = inspect.signature(factory)
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        known = ", ".join(signature.parameters) or "it has none"
+        raise ConfigError(f"Wrong options for the {noun} {name!r}: {error}", cure=f"Its options: {known}") from error
+    return factory(**options)

@@ -1,0 +1,217 @@
+"""One attempt at a rollout: run the agent, judge what it did, record both."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spangrad.capture import (
+    GivenReward,
+    RewardList,
+    Rollout,
+    RolloutScope,
+    flush_spans,
+    reward_value,
+    scope_to_environment,
+    use_scope,
+)
+from spangrad.errors import RewardError
+from spangrad.gateway import Gateway
+from spangrad.rollouts._agents import Agent, CommandAgent
+from spangrad.rollouts._command import run_command
+from spangrad.rollouts._failure import failure
+from spangrad.rollouts._job import RolloutJob, RolloutResult
+from spangrad.rollouts._lanes import Lanes, Outcome
+from spangrad.rollouts._process_environment import without_proxy
+from spangrad.rollouts._scoring import RewardFunction
+from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How an attempt ended, before it is written down."""
+
+    status: RolloutStatus
+    error: str = ""
+    output: Any = None
+    judged: tuple[tuple[float, str], ...] = ()
+    """Rewards that came of the output, with their source."""
+
+
+@dataclass(frozen=True)
+class AttemptRunner:
+    """Runs attempts of one agent; holds what they all share."""
+
+    agent: Agent
+    reward: RewardFunction | None
+    gateway: Gateway
+    store: Store
+    lanes: Lanes
+    timeout: float | None
+    """Seconds the agent may take, and again the reward function."""
+
+    async def run(self, job: RolloutJob, attempt: int) -> RolloutResult:
+        """Runs one attempt to its end and records it; whatever the agent does, this returns.
+
+        Raises:
+            StoreError: it cannot be recorded.
+            GatewayError: the attempt was run before, or the gateway is not running.
+            asyncio.CancelledError: the caller was cancelled; the attempt is recorded as lost.
+        """
+        access = self.gateway.open_rollout(job.rollout_id, attempt, sampling=job.sampling)
+        given = RewardList(job.rollout_id)
+        scope = RolloutScope(
+            rollout_id=job.rollout_id,
+            attempt=attempt,
+            task_id=job.task.task_id,
+            base_url=access.base_url,
+            api_key=access.api_key,
+            gateway_url=self.gateway.base_url,
+            reward_sink=given,
+        )
+        record = _running(job, attempt)
+        try:
+            await asyncio.to_thread(self.store.save_rollout, record)
+            ending = await self._play(job, scope, given)
+            return await asyncio.to_thread(self._record, job, record, ending, given.close())
+        except asyncio.CancelledError:
+            # Nothing may be awaited any more, so this one write happens on the loop's own thread.
+            lost = _Ending(RolloutStatus.LOST, "The run was interrupted before the rollout ended")
+            self._record(job, record, lost, given.close())
+            raise
+        finally:
+            self.gateway.close_rollout(job.rollout_id, attempt)
+
+    async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList) -> _Ending:
+        outcome = await self._run_agent(job, scope)
+        tally = await asyncio.wrap_future(self.gateway.close_rollout(scope.rollout_id, scope.attempt))
+        if outcome.timed_out:
+            return _Ending(RolloutStatus.TIMED_OUT, f"The agent was still running after {self.timeout:g} seconds")
+        if outcome.error is not None:
+            return _Ending(RolloutStatus.FAILED, failure("The agent", outcome.error))
+        if tally.calls == 0:
+            what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
+            return _Ending(RolloutStatus.NO_CALL, what, outcome.value)
+        try:
+            judged = await self._judge(job, scope, outcome.value, given)
+        except RewardError as error:
+            return _Ending(RolloutStatus.NO_REWARD, str(error), outcome.value)
+        return _Ending(RolloutStatus.SUCCEEDED, "", outcome.value, judged)
+
+    async def _run_agent(self, job: RolloutJob, scope: RolloutScope) -> Outcome:
+        data = copy.deepcopy(job.task.data)  # an agent may change its task, and other rollouts share it
+        agent = self.agent
+
+        def close() -> None:
+            self.gateway.close_rollout(scope.rollout_id, scope.attempt)
+
+        if isinstance(agent, CommandAgent):
+            return await self._run_command(agent, data, scope)
+        arguments = (data, Rollout(scope)) if agent.wants_rollout else (data,)
+        with use_scope(scope):
+            return await self.lanes.call(
+                lambda: agent.function(*arguments),
+                asynchronous=agent.asynchronous,
+                limit=self.timeout,
+                on_limit=close,
+                name=f"The agent of rollout {scope.rollout_id}",
+            )
+
+    async def _run_command(self, agent: CommandAgent, data: Any, scope: RolloutScope) -> Outcome:
+        environment = scope_to_environment(scope) | without_proxy(scope.gateway_url)
+        try:
+            ended = await run_command(agent, data, environment, limit=self.timeout)
+        except OSError as error:
+            return Outcome(error=error)
+        if ended.status is None:
+            return Outcome(timed_out=True)
+        if ended.status != 0:
+            said = f": {ended.stderr}" if ended.stderr else " and wrote nothing to its standard error"
+            return Outcome(error=CommandError(f"{agent.name} exited with status {ended.status}{said}"))
+        return Outcome(value=ended.output)
+
+    async def _judge(
+        self, job: RolloutJob, scope: RolloutScope, output: Any, given: RewardList
+    ) -> tuple[tuple[float, str], ...]:
+        """The rewards that come of the output; those given during the rollout may be all there are.
+
+        Raises:
+            RewardError: there is no usable reward.
+        """
+        if self.reward is None:
+            if given.rewards_rollout:
+                return ()
+            giver = "Nobody gave a reward, and what the agent returned"
+            return ((reward_value(output, giver=giver), "return_value"),)
+        value = await self._call_reward(self.reward, job, scope, output)
+        if value is None and given.rewards_rollout:
+            return ()
+        return (
+            (reward_value(value, giver=f"What the reward function {self.reward.name!r} returned"), "reward_function"),
+        )
+
+    async def _call_reward(self, reward: RewardFunction, job: RolloutJob, scope: RolloutScope, output: Any) -> Any:
+        arguments = reward.arguments(task=copy.deepcopy(job.task.data), output=output, rollout=Rollout(scope))
+        outcome = await self.lanes.call(
+            lambda: reward.function(**arguments),
+            asynchronous=reward.asynchronous,
+            limit=self.timeout,
+            name=f"The reward function of rollout {scope.rollout_id}",
+        )
+        if outcome.timed_out:
+            raise RewardError(f"The reward function {reward.name!r} was still running after {self.timeout:g} seconds")
+        if outcome.error is not None:
+            raise RewardError(failure(f"The reward function {reward.name!r}", outcome.error))
+        return outcome.value
+
+    def _record(
+        self, job: RolloutJob, record: RolloutRecord, ending: _Ending, given: tuple[GivenReward, ...]
+    ) -> RolloutResult:
+        flush_spans()
+        now = time.time()
+        rewards = [
+            RewardRecord(job.rollout_id, record.attempt, r.call_id, r.name, r.value, "scope", r.at) for r in given
+        ] + [
+            RewardRecord(job.rollout_id, record.attempt, None, "reward", value, source, now)
+            for value, source in ending.judged
+        ]
+        for reward in rewards:
+            self.store.add_reward(reward)
+        ended = replace(
+            record, status=ending.status, error=ending.error, output=_as_json(ending.output), finished_at=now
+        )
+        self.store.save_rollout(ended)
+        return RolloutResult(job, ended, ending.output, tuple(rewards))
+
+
+class CommandError(Exception):
+    """A command exited with a status other than 0."""
+
+
+def _running(job: RolloutJob, attempt: int) -> RolloutRecord:
+    return RolloutRecord(
+        rollout_id=job.rollout_id,
+        attempt=attempt,
+        task_id=job.task.task_id,
+        group_id=job.group_id,
+        phase=job.phase,
+        step=job.step,
+        status=RolloutStatus.RUNNING,
+        error="",
+        output="",
+        started_at=time.time(),
+        finished_at=None,
+    )
+
+
+def _as_json(output: Any) -> str:
+    if output is None:
+        return ""
+    try:
+        return json.dumps(output)
+    except (TypeError, ValueError, RecursionError):
+        return ""

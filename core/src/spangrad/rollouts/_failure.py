@@ -1,0 +1,31 @@
+"""Saying in one line what user code raised, and where."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Final
+
+_LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OURS: Final = str(Path(__file__).resolve().parent.parent)
+
+
+def failure(who: str, error: BaseException) -> str:
+    """What `who` raised, with the innermost line that is neither ours nor a library's."""
+    if isinstance(error, SystemExit):
+        said = f"{who} called sys.exit({error.code!r})"
+    else:
+        said = f"{who} raised {type(error).__name__}: {error}".removesuffix(": ")
+    place = user_place(error)
+    return f"{said} ({place})" if place else said
+
+
+def user_place(error: BaseException) -> str:
+    """The place ("FILE, line N") of the innermost frame in the user's own code; empty when there is none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_LIBRARIES, _OURS, "<"))
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""

@@ -1,0 +1,147 @@
+"""Running many rollouts of one agent at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from spangrad import semconv
+from spangrad.capture import deliver_spans
+from spangrad.errors import ConfigError
+from spangrad.gateway import Gateway
+from spangrad.plugins import Integration
+from spangrad.rollouts._agents import Agent
+from spangrad.rollouts._attempt import AttemptRunner
+from spangrad.rollouts._job import RolloutJob, RolloutResult
+from spangrad.rollouts._lanes import Lanes
+from spangrad.rollouts._process_environment import clients_pointed_at
+from spangrad.rollouts._scoring import RewardFunction
+from spangrad.spans import from_readable
+from spangrad.store import RolloutStatus, Store
+
+_RETRIED: Final = frozenset({RolloutStatus.FAILED, RolloutStatus.TIMED_OUT})
+
+
+class Runner:
+    """Runs an agent on tasks and records what comes of it.
+
+    Async agents share one event loop in a thread of its own, plain functions get a thread and commands a process per rollout.
+    An agent that raises, hangs, calls no model or gives no usable reward ends its own rollout; the others go on.
+
+    As a context manager it keeps its loop, its integrations and the process's OPENAI_* variables from one `run` to the
+    next; a `run` outside does so for itself.
+
+    Args:
+        agent: what is run.
+        reward: judges each rollout; None takes what the agent returns, or the rewards given while it ran.
+        gateway: the running server the agents call.
+        store: where everything is recorded.
+        concurrency: rollouts under way at once.
+        timeout: seconds an agent may take, and after it the reward function; None does not limit.
+        retries: further attempts at a rollout that failed or ran out of time. They bias what is learnt towards rollouts that
+            do not fail, so they are for infrastructure that is known to fail by chance.
+        integrations: attached to this process while it runs agents.
+
+    Raises:
+        ConfigError: a number that cannot be.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        reward: RewardFunction | None,
+        gateway: Gateway,
+        store: Store,
+        *,
+        concurrency: int,
+        timeout: float | None,
+        retries: int = 0,
+        integrations: Sequence[Integration] = (),
+    ) -> None:
+        if concurrency < 1:
+            raise ConfigError(f"concurrency is {concurrency}", cure="At least one rollout must be under way")
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"timeout is {timeout}", cure="Give the agent a positive number of seconds")
+        if retries < 0:
+            raise ConfigError(f"retries is {retries}", cure="Use 0 for none")
+        self._lanes = Lanes(workers=max(32, concurrency))
+        self._attempts = AttemptRunner(agent, reward, gateway, store, self._lanes, timeout)
+        self._concurrency = concurrency
+        self._retries = retries
+        self._integrations = tuple(integrations)
+        self._rollout_ids: set[str] = set()
+        self._users = 0
+        self._open = ExitStack()
+
+    @property
+    def abandoned(self) -> int:
+        """Agents and reward functions that would not stop when their time was over and still hold a thread."""
+        return self._lanes.abandoned
+
+    async def run(
+        self, jobs: Iterable[RolloutJob], *, on_result: Callable[[RolloutResult], None] = lambda _: None
+    ) -> list[RolloutResult]:
+        """Runs the jobs and returns their results in the same order.
+
+        Args:
+            jobs: what to run.
+            on_result: called on this event loop as each rollout ends.
+
+        Raises:
+            StoreError: something could not be recorded; what still ran has been stopped.
+            asyncio.CancelledError: the caller was cancelled (Ctrl-C); what still ran has been stopped and recorded as lost.
+        """
+        with self:
+            limit = asyncio.Semaphore(self._concurrency)
+            tasks = [asyncio.create_task(self._rollout(job, limit, on_result)) for job in jobs]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _rollout(
+        self, job: RolloutJob, limit: asyncio.Semaphore, on_result: Callable[[RolloutResult], None]
+    ) -> RolloutResult:
+        async with limit:
+            self._rollout_ids.add(job.rollout_id)
+            result = await self._attempts.run(job, job.attempt)
+            for attempt in range(job.attempt + 1, job.attempt + 1 + self._retries):
+                if result.status not in _RETRIED:
+                    break
+                result = await self._attempts.run(job, attempt)
+            on_result(result)
+            return result
+
+    def __enter__(self) -> Self:
+        self._users += 1
+        if self._users == 1:
+            with ExitStack() as stack:
+                stack.callback(self._lanes.close)
+                stack.enter_context(deliver_spans(self._keep_spans))
+                stack.enter_context(clients_pointed_at(self._attempts.gateway.base_url))
+                for integration in self._integrations:
+                    stack.callback(integration.attach())
+                self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._open.close()
+
+    def _keep_spans(self, spans: Sequence[ReadableSpan]) -> None:
+        """Stores the spans of this runner's rollouts; the process may run others, and code outside of any."""
+        own = [
+            span for span in spans if span.attributes and span.attributes.get(semconv.ROLLOUT_ID) in self._rollout_ids
+        ]
+        if own:
+            self._attempts.store.add_spans([from_readable(span) for span in own])

@@ -1,0 +1,79 @@
+"""Opening a store on an SQLite file: is it ours, can it be written, are its tables there."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, insert, inspect, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from spangrad.errors import StoreError
+from spangrad.store._sql_store import SqlStore
+from spangrad.store._sqlite import failure, sqlite_engine, takes_no_writes
+from spangrad.store._tables import SCHEMA_VERSION, meta, metadata
+
+
+def open_sqlite(path: Path, *, create: bool, busy_seconds: float) -> SqlStore:
+    """Opens the store in an SQLite file; see `open_store`.
+
+    Args:
+        path: the file; only with `create` it may be missing or empty.
+        create: make what is missing, and make sure that the file can be written.
+        busy_seconds: how long a write waits for another process that is writing.
+
+    Raises:
+        StoreError: as said at `open_store`.
+    """
+    explain = partial(failure, path=path, busy_seconds=busy_seconds)
+    reading = sqlite_engine(path, writing=False, busy_seconds=busy_seconds)
+    writing = sqlite_engine(path, writing=True, busy_seconds=busy_seconds)
+    try:
+        _check(reading, writing, path, create=create)
+    except (SQLAlchemyError, sqlite3.Error) as exc:
+        _dispose(reading, writing)
+        raise explain(exc, "open the store") from exc
+    except StoreError:
+        _dispose(reading, writing)
+        raise
+    return SqlStore(reading=reading, writing=writing, where=str(path), failure=explain, hopeless=takes_no_writes)
+
+
+def _check(reading: Engine, writing: Engine, path: Path, *, create: bool) -> None:
+    """Looks before it writes, so that a database of somebody else stays as it is."""
+    with reading.begin() as connection:
+        ready = _is_ready(connection, path)
+    if create:
+        with writing.begin() as connection:  # takes the write lock, which a read-only file refuses
+            if not ready and not _is_ready(connection, path):  # another process may have been faster
+                metadata.create_all(connection)
+                connection.execute(insert(meta), {"key": "schema_version", "value": str(SCHEMA_VERSION)})
+    elif not ready:
+        raise StoreError(f"{path} is an empty file, not a store", cure="Give the spangrad.db of a run")
+
+
+def _is_ready(connection: Connection, path: Path) -> bool:
+    """Whether the tables are there; False for an empty database.
+
+    Raises:
+        StoreError: the database is somebody else's, or another spangrad's.
+    """
+    names = inspect(connection).get_table_names()
+    if not names:
+        return False
+    if meta.name not in names:
+        raise StoreError(f"{path} is a database, but not one of spangrad", cure="Give another path")
+    found = connection.scalar(select(meta.c.value).where(meta.c.key == "schema_version"))
+    if found != str(SCHEMA_VERSION):
+        newer = found is not None and found.isdigit() and int(found) > SCHEMA_VERSION
+        raise StoreError(
+            f"{path} has schema version {found}; this spangrad reads version {SCHEMA_VERSION}",
+            cure="Upgrade with `pip install --upgrade spangrad`" if newer else "Use the spangrad that wrote it",
+        )
+    return True
+
+
+def _dispose(*engines: Engine) -> None:
+    for engine in engines:
+        engine.dispose()

@@ -1,0 +1,193 @@
+"""A backend without a model: its sampler follows a script, its learner notes what it was given."""
+
+from __future__ import annotations
+
+import json
+import operator
+import random
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from spangrad.backend import Capabilities, UpdateBatch, UpdateReport
+from spangrad.errors import CheckpointError
+from spangrad.testing._byte_chat_format import ByteChatFormat
+from spangrad.testing._scripted_sampler import Script, ScriptedPrompt, ScriptedSampler
+
+_SUM: Final = re.compile(r"(\d+)\s*([-+*])\s*(\d+)")
+_OPERATORS: Final = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_FILE: Final = "scripted.json"
+
+
+def arithmetic_script(skill: Callable[[int], float]) -> Script:
+    """A policy that answers sums: rightly with probability `skill(policy_version)`, else one too many.
+
+    The prompt's last `a+b`, `a-b` or `a*b` is the question; the draw depends on the prompt, the choice and the seed alone.
+    At temperature 0 it does not depend on the seed.
+    """
+
+    def answer(prompt: ScriptedPrompt) -> str:
+        questions = _SUM.findall("\n".join(message["content"] for message in prompt.messages))
+        if not questions:
+            return "I only do sums."
+        left, sign, right = questions[-1]
+        seed = prompt.params.seed if prompt.params.temperature > 0 else None
+        draw = random.Random(f"{prompt.ids} {prompt.choice} {seed}").random()
+        wrong = draw >= skill(prompt.policy_version)
+        return str(_OPERATORS[sign](int(left), int(right)) + wrong)
+
+    return answer
+
+
+class ScriptedLearner:
+    """A learner that keeps every batch it was given in `updates` and `imitations`.
+
+    Publishing raises the version; what the new version does is the script's business (`ScriptedPrompt.policy_version`).
+    """
+
+    def __init__(self, sampler: ScriptedSampler) -> None:
+        self.updates: list[UpdateBatch] = []
+        self.imitations: list[UpdateBatch] = []
+        self.steps = 0
+        """Updates and imitations in all, those before the last `load` included."""
+        self.references = 0
+        """How often the reference was frozen."""
+        self._sampler = sampler
+
+    async def update(self, batch: UpdateBatch) -> UpdateReport:
+        """Notes the batch."""
+        self.updates.append(batch)
+        return self._step(batch)
+
+    async def imitate(self, batch: UpdateBatch) -> UpdateReport:
+        """Notes the batch."""
+        self.imitations.append(batch)
+        return self._step(batch)
+
+    async def freeze_reference(self) -> None:
+        """Counts."""
+        self.references += 1
+
+    async def publish(self) -> int:
+        """Raises the version the sampler stamps."""
+        self._sampler.policy_version += 1
+        return self._sampler.policy_version
+
+    async def save(self, folder: Path) -> None:
+        """Writes the counters."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"steps": self.steps, "references": self.references, "policy_version": self._sampler.policy_version}
+        (folder / _FILE).write_text(json.dumps(state))
+
+    async def load(self, folder: Path) -> None:
+        """Reads the counters back.
+
+        Raises:
+            CheckpointError: there are none, or they are damaged.
+        """
+        try:
+            state = json.loads((folder / _FILE).read_text())
+            counters = int(state["steps"]), int(state["references"]), int(state["policy_version"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"The checkpoint in {folder} cannot be read: {error}") from error
+        self.steps, self.references, self._sampler.policy_version = counters
+
+    async def export(self, folder: Path) -> None:
+        """Writes what `save` writes: there are no weights."""
+        await self.save(folder)
+
+    def _step(self, batch: UpdateBatch) -> UpdateReport:
+        self.steps += 1
+        transitions = batch.transitions.transitions
+        tokens = sum(len(transition.action_ids) for transition in transitions)
+        computed = tokens + sum(len(transition.prompt_ids) for transition in transitions)
+        return UpdateReport(loss=0.0, grad_norm=0.0, tokens=tokens, computed_tokens=computed)
+
+
+class ScriptedBackend:
+    """A `Backend` for tests of everything around backends.
+
+    Args:
+        script: what the sampler answers.
+        context_length: of the sampler, in tokens (bytes).
+    """
+
+    def __init__(self, script: Script, *, context_length: int = 65536) -> None:
+        self.closed = False
+        self._sampler = ScriptedSampler(script, context_length=context_length)
+        self._learner = ScriptedLearner(self._sampler)
+        self._chat_format = ByteChatFormat()
+
+    @property
+    def name(self) -> str:
+        """How the store calls it."""
+        return "scripted"
+
+    @property
+    def sampler(self) -> ScriptedSampler:
+        """Follows the script."""
+        return self._sampler
+
+    @property
+    def learner(self) -> ScriptedLearner:
+        """Notes what it is given."""
+        return self._learner
+
+    @property
+    def chat_format(self) -> ByteChatFormat:
+        """Bytes."""
+        return self._chat_format
+
+    @property
+    def policy_version(self) -> int:
+        """Raised by publishing."""
+        return self._sampler.policy_version
+
+    def describe(self) -> Mapping[str, Any]:
+        """Its name; there is nothing else to say."""
+        return {"model": "scripted", "parameters": 0}
+
+    async def close(self) -> None:
+        """Notes that it was closed."""
+        self.closed = True
+
+
+class _Options(BaseModel):
+    """The factory's own table of train.toml."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    context_length: PositiveInt = 65536
+
+
+class ScriptedFactory:
+    """Makes scripted backends; register it as a backend: `register.backend("scripted", ScriptedFactory(script))`.
+
+    Args:
+        script: what the samplers answer.
+        capabilities: what the backends are said to honour.
+    """
+
+    def __init__(self, script: Script, *, capabilities: Capabilities | None = None) -> None:
+        self.capabilities = capabilities or Capabilities()
+        self.created: list[ScriptedBackend] = []
+        """Every backend made so far."""
+        self._script = script
+
+    def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Validates `context_length`.
+
+        Raises:
+            pydantic.ValidationError: wrong or unknown options.
+        """
+        return _Options.model_validate(dict(options)).model_dump()
+
+    def create(self, options: Mapping[str, Any], *, seed: int) -> ScriptedBackend:
+        """A new backend; `seed` changes nothing, as the script draws from each request's seed."""
+        del seed
+        backend = ScriptedBackend(self._script, **self.check(options))
+        self.created.append(backend)
+        return backend

@@ -1,0 +1,177 @@
+"""Running a set of rollouts and reading their transitions out of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from spangrad.errors import AgentError, BackendError, RewardError, SpangradError
+from spangrad.rollouts import RolloutJob, RolloutResult
+from spangrad.store import RolloutRecord, RolloutStatus
+from spangrad.training._progress import Phase
+from spangrad.training._session import Session
+from spangrad.transitions import Extraction, LedgerEntry, Transition, extract
+
+T = TypeVar("T")
+
+_UNFINISHED = {RolloutStatus.RUNNING, RolloutStatus.LOST}
+
+
+class StopRequestedError(Exception):
+    """The user asked the run to stop; what is finished has been kept."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Rollouts that have ended, in the order of their jobs, and what was extracted from each."""
+
+    results: tuple[RolloutResult, ...]
+    extractions: tuple[Extraction, ...]
+    reused: int
+    """How many were already in the store from before a resume."""
+    seconds: float
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """Of all rollouts, in order."""
+        return tuple(t for extraction in self.extractions for t in extraction.transitions)
+
+    @property
+    def excluded(self) -> tuple[LedgerEntry, ...]:
+        """Ledger rows of the calls that are no transitions."""
+        return tuple(entry for extraction in self.extractions for entry in extraction.entries)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens sampled in all their calls."""
+        return sum(map(_sampled_tokens, self.extractions))
+
+    @property
+    def statuses(self) -> Counter[RolloutStatus]:
+        """How the rollouts ended."""
+        return Counter(result.status for result in self.results)
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of the rollouts that succeeded."""
+        ended = (result for result in self.results if result.status is RolloutStatus.SUCCEEDED)
+        return [result.reward for result in ended if result.reward is not None]
+
+
+async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, stop: asyncio.Event) -> Collection:
+    """Runs the jobs, except those that a previous process has finished with the present policy.
+
+    Raises:
+        StopRequestedError: `stop` was set meanwhile.
+        SpangradError: not one rollout succeeded; the message gives the commonest cause.
+    """
+    begun = time.monotonic()
+    found = {job.rollout_id: _finished(session, job) for job in jobs}
+    results = {job_id: result for job_id, result in found.items() if result is not None}
+    reused = len(results)
+    tokens = 0
+    extractions = {job_id: _extraction(session, result.record) for job_id, result in results.items()}
+    phase.advance(reused)
+
+    def on_result(result: RolloutResult) -> None:
+        nonlocal tokens
+        results[result.job.rollout_id] = result
+        extraction = extractions[result.job.rollout_id] = _extraction(session, result.record)
+        tokens += _sampled_tokens(extraction)
+        rewards = [r.reward for r in results.values() if r.reward is not None]
+        mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
+        phase.advance(reward=mean, **{"tok/s": f"{tokens / (time.monotonic() - begun):.0f}"})
+
+    missing = [_next_attempt(session, job) for job in jobs if job.rollout_id not in results]
+    await until_stopped(session.runner.run(missing, on_result=on_result), stop)
+    collection = Collection(
+        results=tuple(results[job.rollout_id] for job in jobs),
+        extractions=tuple(extractions[job.rollout_id] for job in jobs),
+        reused=reused,
+        seconds=time.monotonic() - begun,
+    )
+    _check_any_succeeded(collection)
+    return collection
+
+
+async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
+    """The work's result; when `stop` is set first, the work is cancelled and waited for.
+
+    Raises:
+        StopRequestedError: it was.
+    """
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise StopRequestedError
+    finally:
+        for pending in (task, stopping):
+            pending.cancel()
+        await asyncio.gather(task, stopping, return_exceptions=True)
+
+
+def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
+    """What a previous process left of this job, if it is whole and was sampled by the present policy."""
+    record = session.store.rollout(job.rollout_id)
+    if record is None or record.status in _UNFINISHED:
+        return None
+    calls = session.store.calls(record.rollout_id, record.attempt)
+    present = session.backend.policy_version
+    if any(call.policy_version not in {None, present} for call in calls):
+        return None
+    output = json.loads(record.output) if record.output else None
+    rewards = tuple(session.store.rewards(record.rollout_id, record.attempt))
+    return RolloutResult(job=replace(job, attempt=record.attempt), record=record, output=output, rewards=rewards)
+
+
+def _next_attempt(session: Session, job: RolloutJob) -> RolloutJob:
+    """The job as a new attempt when an earlier one was cut short."""
+    record = session.store.rollout(job.rollout_id)
+    return job if record is None else replace(job, attempt=record.attempt + 1)
+
+
+def _extraction(session: Session, record: RolloutRecord) -> Extraction:
+    store = session.store
+    return extract(
+        record,
+        store.calls(record.rollout_id),
+        store.rewards(record.rollout_id, record.attempt),
+        store.spans(record.rollout_id),
+    )
+
+
+def _sampled_tokens(extraction: Extraction) -> int:
+    return sum(len(t.action_ids) for t in extraction.transitions) + sum(entry.tokens for entry in extraction.entries)
+
+
+_CAUSES: dict[RolloutStatus, tuple[type[SpangradError], str]] = {
+    RolloutStatus.NO_CALL: (
+        AgentError,
+        "Point the agent's client at the gateway (OPENAI_BASE_URL) and check that it calls the model",
+    ),
+    RolloutStatus.NO_REWARD: (RewardError, "Return a finite number from the agent or the reward function"),
+    RolloutStatus.TIMED_OUT: (AgentError, "Raise rollouts.timeout, or find out what the agent waits for"),
+    RolloutStatus.FAILED: (AgentError, "Run the agent on one task by hand to see the whole error"),
+    RolloutStatus.LOST: (BackendError, "Start the run again with --resume"),
+}
+
+
+def _check_any_succeeded(collection: Collection) -> None:
+    """Training or measuring on nothing but failures would only hide their cause."""
+    failed = [result for result in collection.results if result.status is not RolloutStatus.SUCCEEDED]
+    if len(failed) < len(collection.results):
+        return
+    status = collection.statuses.most_common(1)[0][0]
+    causes = Counter(result.error for result in failed if result.status is status)
+    error, cure = _CAUSES[status]
+    raise error(
+        f"All {len(failed)} rollouts failed; most often ({status.value}): {causes.most_common(1)[0][0]}", cure=cure
+    )

@@ -1,0 +1,327 @@
+"""The training loop: warm start, then task -> rollout -> transition -> advantage -> update, step after step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spangrad.backend import UpdateBatch, UpdateReport
+from spangrad.errors import TokenIdsMissingError
+from spangrad.gateway import SamplingOverride
+from spangrad.lightningrl import AdvantageReport
+from spangrad.rollouts import RolloutJob
+from spangrad.store import RolloutStatus
+from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
+from spangrad.training._checkpoint import RunState, read_state, save_checkpoint
+from spangrad.training._collection import Collection, StopRequestedError, collect
+from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs, path_safe
+from spangrad.training._metrics import MetricsFile
+from spangrad.training._order import tasks_of_step
+from spangrad.training._progress import ProgressDisplay
+from spangrad.training._session import POLICY, Session
+from spangrad.training._summary import RunSummary
+from spangrad.training._warm_start import demonstrated, imitation_batch, ramped
+from spangrad.transitions import Reason, TransitionBatch
+
+
+@dataclass
+class _Clock:
+    """Seconds spent, by phase."""
+
+    before: float
+    """By processes that worked on the run earlier."""
+    phases: Counter[str]
+    begun: float
+
+    @property
+    def total(self) -> float:
+        return self.before + time.monotonic() - self.begun
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] += time.monotonic() - begun
+
+
+class Trainer:
+    """Trains one policy in an open session.
+
+    Args:
+        session: the live parts.
+        display: shows where the run is.
+        stop: set to end the run after what cannot be interrupted (an optimiser step); the run is saved.
+    """
+
+    def __init__(self, session: Session, display: ProgressDisplay, stop: asyncio.Event) -> None:
+        self._session = session
+        self._config = session.preparation.config
+        self._learner = session.backend.learner
+        self._display = display
+        self._stop = stop
+        self._metrics = MetricsFile(session.folder.metrics)
+        self._clock = _Clock(0.0, Counter(), time.monotonic())
+        self._state = RunState(0, 0, 0.0, session.preparation.identity())
+        self._saved: RunState | None = None
+        self._counts: Counter[str] = Counter()
+
+    async def run(self) -> RunSummary:
+        """Trains from where the run's folder stands to the end; returns what came of it.
+
+        Raises:
+            StopRequestedError: `stop` was set; the run has been saved and can be resumed.
+            SpangradError: training cannot go on; what is finished has been saved.
+        """
+        await self._restore()
+        warm_start, training = self._config.warm_start, self._config.training
+        self._display.plan((warm_start.steps if warm_start else 0) + training.steps)
+        self._show_done()
+        try:
+            await self._warm_start()
+            before = await self._evaluate(0)
+            if self._state.step == 0 and self._config.algorithm.kl_coefficient:
+                await self._learner.freeze_reference()
+            for step in range(self._state.step + 1, training.steps + 1):
+                await self._step(step)
+                if step % training.checkpoint_every == 0:
+                    await self._save()
+                if step == training.steps or (
+                    self._config.evaluation.every and step % self._config.evaluation.every == 0
+                ):
+                    await self._evaluate(step)
+            after = await self._evaluate(training.steps)
+        finally:
+            await self._save()
+        await self._learner.export(self._session.folder.model)
+        return self._summary(before, after)
+
+    async def _restore(self) -> None:
+        """Goes on from the latest checkpoint, if the folder holds one."""
+        found = self._session.folder.latest_checkpoint()
+        if found is None:
+            self._metrics.keep_until(-1)
+            return
+        _, checkpoint = found
+        self._state = self._saved = read_state(checkpoint, self._state.identity)
+        self._clock.before = self._state.train_seconds
+        await self._learner.load(checkpoint / POLICY_FOLDER)
+        self._metrics.keep_until(self._state.step)
+        self._display.line(
+            f"Going on after warm-start step {self._state.warm_start_steps}, training step {self._state.step}"
+        )
+
+    async def _save(self) -> None:
+        """Writes a checkpoint unless the latest one says the same already."""
+        if self._saved is not None and _progress(self._saved) == _progress(self._state):
+            return
+        with self._clock.phase("checkpoint"):
+            state = replace(self._state, train_seconds=self._clock.total)
+            await save_checkpoint(self._session.folder, self._learner, state)
+        self._saved = state
+
+    async def _warm_start(self) -> None:
+        table = self._config.warm_start
+        if table is None or self._state.warm_start_steps >= table.steps:
+            return
+        conversations = self._session.preparation.demonstrations
+        examples = demonstrated(conversations, self._session.backend.chat_format, policy=POLICY)
+        with self._clock.phase("warm_start"), self._display.phase("warm start", table.steps) as phase:
+            phase.advance(self._state.warm_start_steps)
+            for step in range(self._state.warm_start_steps + 1, table.steps + 1):
+                self._raise_if_stopped()
+                chosen = tasks_of_step(step, tasks=len(examples), per_step=table.batch, seed=self._config.seed)
+                transitions = [transition for index in chosen for transition in examples[index]]
+                rate = ramped(table.learning_rate, step, table.ramp_steps)
+                report = await self._learner.imitate(imitation_batch(transitions, rate))
+                self._state = replace(self._state, warm_start_steps=step)
+                self._metrics.append("warm_start", step=0, warm_start_step=step, learning_rate=rate, **_figures(report))
+                phase.advance(loss=f"{report.loss:.3f}")
+                self._show_done()
+        await self._learner.publish()
+        await self._save()
+
+    async def _evaluate(self, step: int) -> list[Evaluation]:
+        """Measures every held-out set after a step, unless that has been done."""
+        known = {r["heldout"]: r for r in self._metrics.read() if r["kind"] == "evaluation" and r["step"] == step}
+        return [
+            Evaluation.from_json(known[name]) if name in known else await self._evaluate_on(name, step)
+            for name in self._session.preparation.heldout
+        ]
+
+    async def _evaluate_on(self, heldout: str, step: int) -> Evaluation:
+        self._raise_if_stopped()
+        jobs = evaluation_jobs(heldout, self._session.preparation.heldout[heldout], step)
+        with self._clock.phase("evaluation"), self._display.phase(f"evaluate {heldout}", len(jobs)) as phase:
+            collection = await collect(self._session, jobs, phase, self._stop)
+            measured = evaluation(
+                heldout,
+                step,
+                self._session.backend.policy_version,
+                collection.results,
+                success_at=self._config.evaluation.success_at,
+            )
+            success = measured.success
+            phase.advance(0, success=f"{success.value:.2f} [{success.low:.2f}, {success.high:.2f}]")
+        self._session.store.add_ledger([replace(entry, step=step) for entry in collection.excluded])
+        self._counts["evaluation_rollouts"] += len(jobs)
+        self._metrics.append(
+            "evaluation", train_seconds=self._clock.total, seconds=collection.seconds, **measured.as_json()
+        )
+        return measured
+
+    async def _step(self, step: int) -> None:
+        """One training step, from tasks to a published policy."""
+        self._raise_if_stopped()
+        jobs = self._jobs(step)
+        with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
+            collection = await collect(self._session, jobs, phase, self._stop)
+        self._check_ids()
+        failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
+        report = self._session.preparation.algorithm.compute(
+            TransitionBatch(collection.transitions), max_sequence=self._learner.max_sequence
+        )
+        if failed > self._config.training.max_failed * len(jobs):
+            self._display.line(f"Step {step} is not trained on: {failed} of {len(jobs)} rollouts failed")
+            report = report.without_update(Reason.BATCH_FAILED)
+        for warning in report.warnings:
+            self._display.line(f"Step {step}: {warning}")
+        with self._clock.phase("learning"), self._display.phase(f"step {step} learning", 1) as phase:
+            updates = await self._learn(step, report)
+            phase.advance(1, **_shown(updates, report))
+        if updates:
+            await self._learner.publish()
+        entries = [replace(entry, step=step) for entry in collection.excluded]
+        self._session.store.add_ledger([*entries, *report.ledger(step)])
+        self._state = replace(self._state, step=step)
+        self._record(step, collection, report, updates, failed)
+        self._show_done()
+
+    def _jobs(self, step: int) -> list[RolloutJob]:
+        training, table = self._config.training, self._config.sampling
+        tasks = self._session.preparation.tasks
+        chosen = tasks_of_step(step, tasks=len(tasks), per_step=training.tasks_per_step, seed=self._config.seed)
+        jobs = []
+        for index in chosen:
+            group = f"train-{step:05d}-{path_safe(tasks[index].task_id)}"
+            for member in range(training.rollouts_per_task):
+                seed = int(np.random.SeedSequence([self._config.seed, step, index, member]).generate_state(1)[0])
+                sampling = SamplingOverride(table.temperature, table.top_p, table.top_k, table.max_tokens, seed)
+                jobs.append(RolloutJob(f"{group}-{member}", 1, group, tasks[index], "train", step, sampling))
+        return jobs
+
+    def _check_ids(self) -> None:
+        """Stops before the optimiser when the endpoint gave nothing to train on."""
+        name = self._session.engine.name
+        count = self._session.gateway.id_counts().get(name)
+        if count is not None and count.calls and not count.with_ids:
+            raise TokenIdsMissingError(
+                f"0 of {count.calls} calls answered by {name} have ids: the endpoint returns no token ids or logprobs",
+                cure="Use a server that answers `return_token_ids` (vLLM 0.10.2 or newer), or leave out policy.endpoint",
+            )
+
+    async def _learn(self, step: int, report: AdvantageReport) -> list[UpdateReport]:
+        """One or more optimiser steps; groups stay whole. No step at all when nothing has an advantage."""
+        training = self._config.training
+        group = report.batch.group_index[report.batch.rollout_index]
+        parts = [
+            part for part in np.array_split(np.unique(group[report.trained]), training.updates_per_step) if part.size
+        ]
+        reports = []
+        for part in parts:
+            chosen = report.trained & np.isin(group, part)
+            update = UpdateBatch(
+                transitions=report.batch.select(chosen),
+                learning_rate=ramped(training.learning_rate, step, training.ramp_steps),
+                advantages=report.advantages[chosen],
+                token_weights=report.token_weights[chosen] * training.updates_per_step,
+                on_policy=len(parts) == 1 and self._config.policy.endpoint is None,
+                loss=self._session.preparation.loss,
+            )
+            reports.append(await self._learner.update(update))
+        return reports
+
+    def _record(
+        self,
+        step: int,
+        collection: Collection,
+        report: AdvantageReport,
+        updates: Sequence[UpdateReport],
+        failed: int,
+    ) -> None:
+        rewards = collection.rewards
+        self._counts["rollouts"] += len(collection.results)
+        self._counts["failed_rollouts"] += failed
+        self._counts["updates"] += len(updates)
+        self._counts["trained_tokens"] += sum(update.tokens for update in updates)
+        self._counts["sampled_tokens"] += collection.sampled_tokens
+        self._metrics.append(
+            "step",
+            step=step,
+            policy_version=self._session.backend.policy_version,
+            train_seconds=self._clock.total,
+            reward_mean=float(np.mean(rewards)) if rewards else None,
+            success=sum(r >= self._config.evaluation.success_at - 1e-9 for r in rewards) / len(collection.results),
+            rollouts=len(collection.results),
+            rollouts_reused=collection.reused,
+            statuses={status.value: count for status, count in sorted(collection.statuses.items())},
+            transitions=len(collection.transitions),
+            excluded=dict(Counter(entry.reason.value for entry in collection.excluded)),
+            sampled_tokens=collection.sampled_tokens,
+            rollout_seconds=collection.seconds,
+            updates=[_figures(update) for update in updates],
+            **report.metrics,
+        )
+
+    def _summary(self, before: Sequence[Evaluation], after: Sequence[Evaluation]) -> RunSummary:
+        rows = {f"{table}_in_store": count for table, count in self._session.store.counts().items()}
+        return RunSummary(
+            run=self._session.folder.path.name,
+            seed=self._config.seed,
+            steps=self._state.step,
+            train_seconds=self._clock.total,
+            before=before,
+            after=after,
+            seconds_by_phase=self._clock.phases,
+            counts={**self._counts, **rows},
+            backend=self._session.backend.describe(),
+        )
+
+    def _show_done(self) -> None:
+        self._display.done(self._state.warm_start_steps + self._state.step)
+
+    def _raise_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise StopRequestedError
+
+
+def _progress(state: RunState) -> tuple[int, int]:
+    return state.warm_start_steps, state.step
+
+
+def _figures(report: UpdateReport) -> dict[str, Any]:
+    return {
+        "loss": report.loss,
+        "grad_norm": report.grad_norm,
+        "tokens": report.tokens,
+        "computed_tokens": report.computed_tokens,
+        **report.metrics,
+    }
+
+
+def _shown(updates: Sequence[UpdateReport], report: AdvantageReport) -> dict[str, str]:
+    figures = {
+        "groups": f"{report.metrics['groups']:.0f}",
+        "without variance": f"{report.metrics['zero_variance_groups']:.0f}",
+    }
+    if not updates:
+        return {**figures, "update": "none"}
+    return {**figures, "grad norm": " ".join(f"{update.grad_norm:.2f}" for update in updates)}

@@ -1,0 +1,173 @@
+"""From a train.toml to everything a run needs except the model: all that can be wrong is found here, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from spangrad.backend import BackendFactory, LossSettings
+from spangrad.errors import ConfigError
+from spangrad.lightningrl import LightningRL, Weighting, configured
+from spangrad.plugins import Plugins
+from spangrad.rollouts import Agent, RewardFunction, Task, load_agent, load_reward
+from spangrad.training._config import LoadedConfig, TrainConfig, config_error, load_config
+from spangrad.training._run_folder import RunSettings
+from spangrad.training._tasks import digest, load_demonstrations, load_tasks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A checked run, ready to start."""
+
+    loaded: LoadedConfig
+    plugins: Plugins
+    factory: BackendFactory
+    backend_options: Mapping[str, Any]
+    algorithm: LightningRL
+    agent: Agent
+    reward: RewardFunction | None
+    tasks: tuple[Task, ...]
+    heldout: Mapping[str, tuple[Task, ...]]
+    demonstrations: tuple[Mapping[str, Any], ...]
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings."""
+        return self.loaded.config
+
+    @property
+    def loss(self) -> LossSettings:
+        """The policy loss the settings ask for."""
+        table = self.config.algorithm
+        return LossSettings(table.loss, table.clip_low, table.clip_high, table.kl_coefficient)
+
+    def settings(self) -> RunSettings:
+        """What the run's folder keeps of all this."""
+        config = self.config
+        return RunSettings(config.backend, dict(self.backend_options), config.seed, config.model_dump(mode="json"))
+
+    def identity(self) -> dict[str, Any]:
+        """What must not change between a run and its resumption: it decides which tasks a step sees."""
+        training = self.config.training
+        return {
+            "seed": self.config.seed,
+            "model": self.config.policy.model,
+            "tasks": digest(self.tasks),
+            "tasks_per_step": training.tasks_per_step,
+            "rollouts_per_task": training.rollouts_per_task,
+        }
+
+
+def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparation:
+    """Reads and checks everything a train.toml names, without loading a model.
+
+    Raises:
+        ConfigError: wrong settings; every problem found is in the one message.
+        PluginError: the backend, assigner or estimator asked for is not usable.
+        AgentError, TaskError: the agent, reward function, tasks or demonstrations cannot be loaded.
+    """
+    loaded = load_config(path, overrides)
+    config, folder = loaded.config, loaded.folder
+    factory = plugins.backends.get(config.backend)
+    problems: list[str] = []
+    options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
+    algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
+    tasks = load_tasks(config.tasks.train, folder)
+    problems += _conflicts(loaded, factory, len(tasks))
+    if problems or algorithm is None:
+        raise config_error(path, problems)
+    return Preparation(
+        loaded=loaded,
+        plugins=plugins,
+        factory=factory,
+        backend_options=options,
+        algorithm=algorithm,
+        agent=load_agent(config.agent.run or config.agent.command or "", folder),
+        reward=load_reward(config.agent.reward, folder) if config.agent.reward else None,
+        tasks=tasks,
+        heldout={name: load_tasks(source, folder) for name, source in config.tasks.heldout.items()},
+        demonstrations=load_demonstrations(config.warm_start.demonstrations, folder) if config.warm_start else (),
+    )
+
+
+def _collect(problems: list[str], part: Callable[[], T]) -> T | None:
+    """The part's result; a ConfigError of it joins the list instead of ending the search for further ones."""
+    try:
+        return part()
+    except ConfigError as error:
+        problems.append(str(error))
+        return None
+
+
+def _checked_options(loaded: LoadedConfig, factory: BackendFactory, problems: list[str]) -> Mapping[str, Any]:
+    try:
+        return factory.check(loaded.backend_options)
+    except ValidationError as error:
+        problems += loaded.problems(error, within=(loaded.config.backend,))
+        return {}
+
+
+def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) -> LightningRL:
+    table = loaded.config.algorithm
+    credit, estimator, weighting = table.credit, table.estimator, table.weighting
+    algorithm = LightningRL(
+        credit=configured("credit assigner", credit.name, plugins.credit_assigners.get(credit.name), credit.options),
+        estimator=configured(
+            "advantage estimator", estimator.name, plugins.advantage_estimators.get(estimator.name), estimator.options
+        ),
+        weighting=configured("weighting", weighting.name, partial(Weighting, weighting.name), weighting.options),
+    )
+    algorithm.check(
+        rollouts_per_task=loaded.config.training.rollouts_per_task,
+        estimator_levels=factory.capabilities.estimator_levels,
+    )
+    return algorithm
+
+
+def _conflicts(loaded: LoadedConfig, factory: BackendFactory, tasks: int) -> list[str]:
+    """Settings that are fine one by one, but contradict each other or would do nothing."""
+    config, capabilities = loaded.config, factory.capabilities
+    training, algorithm = config.training, config.algorithm
+    found: list[tuple[tuple[str, ...], str]] = []
+    if config.policy.endpoint is not None and config.warm_start is not None:
+        found.append(
+            (("warm_start",), "the endpoint would not see the warm-started model; it would do nothing to the rollouts")
+        )
+    if training.tasks_per_step > tasks:
+        found.append(
+            (
+                ("training", "tasks_per_step"),
+                f"a step takes {training.tasks_per_step} tasks, but there are only {tasks}",
+            )
+        )
+    if training.updates_per_step > training.tasks_per_step:
+        found.append((("training", "updates_per_step"), "more updates than groups to share out among them"))
+    if algorithm.loss not in capabilities.losses:
+        found.append(
+            (
+                ("algorithm", "loss"),
+                f"the backend {config.backend} knows the losses {', '.join(sorted(capabilities.losses))}",
+            )
+        )
+    if algorithm.kl_coefficient and not capabilities.reference_kl:
+        found.append(
+            (
+                ("algorithm", "kl_coefficient"),
+                f"the backend {config.backend} has no reference policy; it would do nothing",
+            )
+        )
+    if config.evaluation.every and not config.tasks.heldout:
+        found.append((("evaluation", "every"), "there is no [tasks.heldout] to evaluate on; it would do nothing"))
+    found += [
+        (("policy", key), "there is no endpoint; it would do nothing")
+        for key in ("endpoint_model", "endpoint_key_env")
+        if getattr(config.policy, key) is not None and config.policy.endpoint is None
+    ]
+    return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]

@@ -1,0 +1,94 @@
+"""A whole training run or evaluation, from a preparation to the files in the run's folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spangrad.training._collection import collect
+from spangrad.training._curve import draw_curve
+from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
+from spangrad.training._loop import Trainer
+from spangrad.training._metrics import MetricsFile
+from spangrad.training._preparation import Preparation
+from spangrad.training._progress import ProgressDisplay
+from spangrad.training._run_folder import RunFolder
+from spangrad.training._session import open_session
+from spangrad.training._summary import RunSummary
+
+
+async def train(preparation: Preparation, folder: RunFolder, display: ProgressDisplay, *, port: int = 0) -> RunSummary:
+    """Trains to the end and writes the summary and the reward curve; goes on from the folder's checkpoint, if there is one.
+
+    SIGINT and SIGTERM end the run after saving it; a second SIGINT ends it at once.
+
+    Args:
+        preparation: the checked settings.
+        folder: the run's folder.
+        display: shows where the run is.
+        port: where the gateway listens; 0 takes a free port.
+
+    Raises:
+        StopRequestedError: the run was asked to stop and has been saved.
+        SpangradError: the run cannot go on.
+    """
+    folder.write_settings(preparation.settings())
+    with stop_on_signal() as stop:
+        async with open_session(preparation, folder, port=port) as session:
+            display.line(f"Gateway at {session.gateway.base_url}, run folder {folder.path}")
+            summary = await Trainer(session, display, stop).run()
+    summary.write(folder.summary)
+    draw_curve(MetricsFile(folder.metrics).read(), folder.curve, title=folder.path.name)
+    return summary
+
+
+async def evaluate(
+    preparation: Preparation, folder: RunFolder, display: ProgressDisplay, *, port: int = 0
+) -> list[Evaluation]:
+    """Measures the preparation's model on every held-out set, greedily; writes evaluation.json and answers.jsonl.
+
+    Raises:
+        StopRequestedError: it was asked to stop.
+        SpangradError: it cannot go on.
+    """
+    folder.write_settings(preparation.settings())
+    measured = []
+    with stop_on_signal() as stop, (folder.path / "answers.jsonl").open("w", encoding="utf-8") as answers:
+        async with open_session(preparation, folder, port=port) as session:
+            for name, tasks in preparation.heldout.items():
+                with display.phase(f"evaluate {name}", len(tasks)) as phase:
+                    collection = await collect(session, evaluation_jobs(name, tasks, 0), phase, stop)
+                success_at = preparation.config.evaluation.success_at
+                version = session.backend.policy_version
+                measured.append(evaluation(name, 0, version, collection.results, success_at=success_at))
+                session.store.add_ledger(collection.excluded)
+                for result in collection.results:
+                    row = {"heldout": name, "task_id": result.job.task.task_id, "rollout_id": result.job.rollout_id}
+                    ending = {"status": result.status.value, "reward": result.reward, "output": result.output}
+                    answers.write(json.dumps({**row, **ending}) + "\n")
+    text = json.dumps([one.as_json() for one in measured], indent=2)
+    (folder.path / "evaluation.json").write_text(text + "\n", encoding="utf-8")
+    return measured
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[asyncio.Event]:
+    """An event that the first SIGINT or SIGTERM sets; after it a second one has its usual effect."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def on_signal() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    for number in signals:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield stop
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

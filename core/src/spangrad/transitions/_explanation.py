@@ -1,0 +1,208 @@
+"""All that is known of a rollout, put together: tokens, mask, rewards, returns, advantages, fates and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from spangrad.errors import StoreError
+from spangrad.transitions._call import Call, Choice
+from spangrad.transitions._explanation_text import render_explanation
+from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of
+from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
+
+if TYPE_CHECKING:  # the store's room comes later; only its types are needed here
+    from spangrad.store import RewardRecord, RolloutRecord, Store
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCall:
+    """One choice of one call."""
+
+    call_id: str
+    choice: int
+    model: str
+    policy: str | None
+    policy_version: int | None
+    endpoint: str
+    agent: str | None
+    status: str
+    """How the call ended: ok, error or undelivered."""
+    finish_reason: str | None
+    prompt_ids: tuple[int, ...] | None
+    """None when the engine did not say."""
+    prompt_text: str
+    action_ids: tuple[int, ...] | None
+    """None when the engine did not say."""
+    action_text: str
+    action_pieces: tuple[str, ...]
+    """Text of each sampled token by itself; a character that spans tokens shows as the replacement character."""
+    mask: tuple[int, ...]
+    """Per token of prompt and action: 1 where an update learnt from it, else 0. A prompt token is never learnt."""
+    logprobs: tuple[float, ...] | None
+    """The sampler's, per sampled token."""
+    reward: float | None
+    """The call's own reward."""
+    episode_return: float | None
+    advantage: float | None
+    step: int | None
+    """The training step that used or dropped it."""
+    fate: str
+    """trained, dropped or excluded; or pending: a transition that no update has taken or dropped so far."""
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedReward:
+    """One reward of the attempt."""
+
+    name: str
+    value: float
+    source: str
+    call_id: str | None
+    """The call it rewards; None for the whole rollout."""
+    counted: bool
+    """False for a reward of a call that gave no transition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedAttempt:
+    """One attempt of the rollout, its rewards, and its calls in the order they were received."""
+
+    attempt: int
+    task_id: str
+    group_id: str
+    phase: str
+    step: int | None
+    status: str
+    error: str
+    rewards: tuple[ExplainedReward, ...]
+    calls: tuple[ExplainedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A rollout explained; `to_json` and `render` give it to programs and to people."""
+
+    rollout_id: str
+    attempts: tuple[ExplainedAttempt, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole explanation as JSON-able values; `mask` is as long as `prompt_ids` and `action_ids` together."""
+        return asdict(self)
+
+    def render(self, *, max_prompt_chars: int = 600) -> str:
+        """Plain text without markup, one block per attempt and call.
+
+        Args:
+            max_prompt_chars: of a longer prompt only the end is shown, with a note of what is left out.
+        """
+        return render_explanation(self, max_prompt_chars=max_prompt_chars)
+
+
+def explain(store: Store, rollout_id: str, *, decode: Decode) -> Explanation:
+    """Explains a rollout from what the store holds of it.
+
+    Args:
+        store: where the rollout was recorded.
+        rollout_id: which one.
+        decode: token ids -> text, as the policy's tokenizer does it.
+
+    Raises:
+        StoreError: no such rollout.
+    """
+    latest = store.rollout(rollout_id)
+    if latest is None:
+        raise StoreError(
+            f"The store has no rollout {rollout_id!r}", cure="See which there are with `spangrad rollouts`"
+        )
+    known = (store.rollout(rollout_id, number) for number in range(latest.attempt + 1))
+    return Explanation(rollout_id, tuple(_attempt(store, record, decode) for record in known if record is not None))
+
+
+def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAttempt:
+    calls = store.calls(record.rollout_id, record.attempt)
+    rewards = store.rewards(record.rollout_id, record.attempt)
+    extraction = extract(record, calls, rewards, store.spans(record.rollout_id))
+    agents = {transition.call_id: transition.agent for transition in extraction.transitions}
+    # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
+    known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
+    entries = {(entry.call_id, entry.choice): entry for entry in known}
+    return ExplainedAttempt(
+        attempt=record.attempt,
+        task_id=record.task_id,
+        group_id=record.group_id,
+        phase=record.phase,
+        step=record.step,
+        status=record.status.value,
+        error=record.error,
+        rewards=tuple(_reward(reward, counted=reward not in extraction.unmatched_rewards) for reward in rewards),
+        calls=tuple(
+            _call(
+                call, choice, entries.get((call.call_id, choice.index)), call.agent or agents.get(call.call_id), decode
+            )
+            for call in sorted(calls, key=lambda call: (call.received_at, call.call_id))
+            for choice in call.choices or (NO_CHOICE,)
+        ),
+    )
+
+
+def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntry]:
+    """Ledger rows of transitions that no training will ever look at."""
+    if record.phase != "collect":
+        return []
+    return [
+        LedgerEntry(
+            call_id=transition.call_id,
+            choice=transition.choice,
+            rollout_id=transition.rollout_id,
+            attempt=transition.attempt,
+            step=record.step,
+            fate=fate_of(Reason.NOT_IN_TRAINING),
+            reason=Reason.NOT_IN_TRAINING,
+            detail="recorded outside a training run",
+            tokens=len(transition.action_ids),
+            reward=transition.reward,
+        )
+        for transition in extraction.transitions
+    ]
+
+
+def _reward(reward: RewardRecord, *, counted: bool) -> ExplainedReward:
+    return ExplainedReward(
+        name=reward.name, value=reward.value, source=reward.source, call_id=reward.call_id, counted=counted
+    )
+
+
+def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | None, decode: Decode) -> ExplainedCall:
+    action = choice.token_ids
+    trained = entry is not None and entry.fate is Fate.TRAINED
+    return ExplainedCall(
+        call_id=call.call_id,
+        choice=choice.index,
+        model=call.model,
+        policy=call.policy,
+        policy_version=call.policy_version,
+        endpoint=call.endpoint,
+        agent=agent,
+        status=call.status.value,
+        finish_reason=choice.finish_reason,
+        prompt_ids=call.prompt_ids,
+        prompt_text=decode(call.prompt_ids) if call.prompt_ids else "",
+        action_ids=action,
+        action_text=decode(action) if action else "",
+        action_pieces=tuple(decode((token,)) for token in action or ()),
+        mask=(0,) * len(call.prompt_ids or ()) + (int(trained),) * len(action or ()),
+        logprobs=choice.logprobs,
+        reward=None if entry is None else entry.reward,
+        episode_return=None if entry is None else entry.episode_return,
+        advantage=None if entry is None else entry.advantage,
+        step=None if entry is None else entry.step,
+        fate="pending" if entry is None else entry.fate.value,
+        reason="pending" if entry is None else entry.reason.value,
+        detail="no training step has used or dropped it so far" if entry is None else entry.detail,
+    )

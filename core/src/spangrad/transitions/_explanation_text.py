@@ -1,0 +1,105 @@
+"""An explanation as plain text for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the explanation renders itself through this module
+    from spangrad.transitions._explanation import ExplainedAttempt, ExplainedCall, Explanation
+
+_WIDTH = 120
+
+
+def render_explanation(explanation: Explanation, *, max_prompt_chars: int) -> str:
+    """One block per attempt and call; no markup, no colour."""
+    lines = [f"Rollout {explanation.rollout_id}"]
+    for attempt in explanation.attempts:
+        lines += ["", *_attempt_lines(attempt)]
+        for number, call in enumerate(attempt.calls, start=1):
+            lines += ["", f"  Call {number} of {len(attempt.calls)}: {call.call_id}{_choice(call)}"]
+            lines += [f"    {line}" for line in _call_lines(call, max_prompt_chars)]
+    return "\n".join(lines)
+
+
+def _attempt_lines(attempt: ExplainedAttempt) -> list[str]:
+    step = "" if attempt.step is None else f", step {attempt.step}"
+    lines = [f"Attempt {attempt.attempt}: {attempt.status} ({attempt.phase}{step})"]
+    lines.append(f"  task {attempt.task_id}, group {attempt.group_id}")
+    if attempt.error:
+        lines.append(f"  error: {attempt.error}")
+    for reward in attempt.rewards:
+        scope = "rollout" if reward.call_id is None else f"call {reward.call_id}"
+        note = "" if reward.counted else "; counts for nothing: that call gave no transition"
+        lines.append(f"  reward {reward.name} = {_number(reward.value)} for the {scope}, from {reward.source}{note}")
+    if not attempt.rewards:
+        lines.append("  no reward")
+    if not attempt.calls:
+        lines.append("  no call")
+    return lines
+
+
+def _choice(call: ExplainedCall) -> str:
+    return f", choice {call.choice}" if call.choice else ""
+
+
+def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
+    served = f"policy {call.policy} version {call.policy_version}" if call.policy else f"not trained, {call.endpoint}"
+    agent = f", agent {call.agent}" if call.agent else ""
+    ended = f"{call.status}, finished by {call.finish_reason}" if call.finish_reason else call.status
+    lines = [f"model {call.model} ({served}){agent}: {ended}"]
+    step = "" if call.step is None else f" in step {call.step}"
+    why = "" if call.fate == call.reason else f": {call.reason}"
+    lines.append(f"{call.fate}{step}{why}{f' ({call.detail})' if call.detail else ''}")
+    lines.append(
+        f"reward {_number(call.reward)}, return {_number(call.episode_return)}, advantage {_number(call.advantage)}"
+    )
+    lines += _prompt_lines(call, max_prompt_chars)
+    lines += _action_lines(call)
+    return lines
+
+
+def _prompt_lines(call: ExplainedCall, limit: int) -> list[str]:
+    if call.prompt_ids is None:
+        return ["prompt: token ids unknown"]
+    text = call.prompt_text
+    hidden = max(0, len(text) - limit)
+    note = f", the first {hidden} characters not shown" if hidden else ""
+    return [f"prompt, {len(call.prompt_ids)} tokens, mask 0{note}:", *_quoted(text[hidden:])]
+
+
+def _action_lines(call: ExplainedCall) -> list[str]:
+    if call.action_ids is None:
+        return ["sampled: token ids unknown"]
+    mask = call.mask[-1] if call.action_ids else 0
+    lines = [f"sampled, {len(call.action_ids)} tokens, mask {mask}:", *_quoted(call.action_text)]
+    if call.logprobs and len(call.logprobs) == len(call.action_ids):
+        pairs = [f"{piece!r} {value:.3f}" for piece, value in zip(call.action_pieces, call.logprobs, strict=True)]
+        lines += ["log-probabilities:", *_wrapped(pairs)]
+    return lines
+
+
+def _quoted(text: str) -> list[str]:
+    """The text behind a bar, so that its line breaks cannot be mistaken for ours; a model's control characters are
+    written out, so that they cannot reach the terminal."""
+    return [f"  | {''.join(map(_visible, line))}" for line in text.split("\n")]
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() or character == "\t" else repr(character)[1:-1]
+
+
+def _wrapped(items: list[str]) -> list[str]:
+    """The items, separated by commas, in lines of readable width; no item is broken."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + len(item) + 3 <= _WIDTH:
+            lines[-1] += f", {item}"
+        else:
+            if lines:
+                lines[-1] += ","
+            lines.append(f"  {item}")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,286 @@
+"""Calls and rewards of a rollout -> transitions, and a ledger row for every call that is none.
+
+A call's own shortcomings are named before those of its rollout: that an endpoint gave no token ids stays visible when the
+rollout failed too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spangrad.errors import RewardError
+from spangrad.spans import Span
+from spangrad.transitions._call import Call, CallStatus, Choice
+from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
+from spangrad.transitions._retries import superseded_by
+from spangrad.transitions._span_facts import SpanFacts
+from spangrad.transitions._transition import Transition
+
+if TYPE_CHECKING:  # the store's room comes later and imports this one; only its records' types are needed here
+    from spangrad.store import RewardRecord, RolloutRecord
+
+_EXCLUDED = frozenset(
+    {
+        Reason.NOT_TRAINED_POLICY,
+        Reason.CALL_FAILED,
+        Reason.UNDELIVERED,
+        Reason.SUPERSEDED,
+        Reason.NO_TOKEN_IDS,
+        Reason.NO_LOGPROBS,
+        Reason.EMPTY_ACTION,
+        Reason.ORPHAN,
+        Reason.EVALUATION,
+    }
+)
+
+_CALL_FAULTS = {CallStatus.ERROR: Reason.CALL_FAILED, CallStatus.UNDELIVERED: Reason.UNDELIVERED}
+
+# By the words of spangrad.store.RolloutStatus; one that is not here is refused.
+_STATUS_FAULTS: Mapping[str, tuple[Reason, str] | None] = {
+    "succeeded": None,
+    "running": (Reason.ROLLOUT_UNFINISHED, "the rollout is still running"),
+    "no_reward": (Reason.NO_REWARD, "nobody gave the rollout a usable reward"),
+    "no_call": (Reason.ROLLOUT_FAILED, "the agent made no call"),
+    "failed": (Reason.ROLLOUT_FAILED, "the agent failed"),
+    "timed_out": (Reason.ROLLOUT_FAILED, "the rollout ran into its time limit"),
+    "lost": (Reason.ROLLOUT_FAILED, "the process that ran the rollout went away"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What a rollout's calls amount to."""
+
+    transitions: tuple[Transition, ...]
+    """In the order the calls were received; what becomes of them is LightningRL's to say."""
+    entries: tuple[LedgerEntry, ...]
+    """One per call and choice that is no transition, with the reason, in the order the calls were received."""
+    unmatched_rewards: tuple[RewardRecord, ...] = ()
+    """Rewards of this attempt for calls that gave no transition; they count for nothing and should be reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Why a choice is no transition."""
+
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What a transition needs of a call and its choice, known to be there."""
+
+    call: Call
+    choice: int
+    policy: str
+    policy_version: int
+    prompt_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+NO_CHOICE = Choice(index=0, token_ids=None, logprobs=None, finish_reason=None, message={})
+"""Stands for the answer of a call that has none, so that such a call too has a row in the ledger."""
+
+
+def extract(
+    rollout: RolloutRecord,
+    calls: Sequence[Call],
+    rewards: Iterable[RewardRecord],
+    spans: Iterable[Span] = (),
+) -> Extraction:
+    """Sorts a rollout's calls into transitions and the rest. Pure.
+
+    The rollout's reward is the sum of its rollout-scope rewards. The rewards of a call are summed too; where the call has
+    several choices, its first one carries them, so that they count once.
+
+    Args:
+        rollout: the attempt to extract.
+        calls: all calls of the rollout, of any attempt; orphans (no rollout id) may be among them.
+        rewards: all rewards of the rollout; those of other attempts are ignored.
+        spans: the rollout's spans. An LLM-call span with `spangrad.call.id` proves that this call's answer reached the
+            agent, and its agent (or the nearest one above it) names a call that names none.
+
+    Raises:
+        ValueError: a call or reward belongs to another rollout.
+        RewardError: a reward is not a finite number.
+    """
+    own = _own_rewards(rewards, rollout)
+    facts = SpanFacts.of(span for span in spans if span.attempt in {None, rollout.attempt})
+    ordered = sorted(calls, key=lambda call: (call.received_at, call.call_id))
+    replaced = superseded_by([call for call in ordered if _is_own(call, rollout)], facts.delivered)
+    whole = _rollout_verdict(rollout, rewarded=bool(own))
+
+    call_rewards = _call_rewards(own)
+    entries: list[LedgerEntry] = []
+    samples: list[_Sample] = []
+    for call in ordered:
+        verdict = _call_verdict(call, rollout, replaced)
+        for choice in call.choices or (NO_CHOICE,):
+            judged = verdict or _judge(call, choice)
+            if isinstance(judged, _Sample) and whole is not None:
+                judged = whole
+            if isinstance(judged, _Sample):
+                samples.append(judged)
+            else:
+                entries.append(_entry(call, choice, judged, rollout.step, call_rewards.get(call.call_id)))
+
+    transitions = _transitions(rollout, samples, own, facts.agents)
+    found = {transition.call_id for transition in transitions}
+    unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in found)
+    return Extraction(transitions, tuple(entries), unmatched)
+
+
+def fate_of(reason: Reason) -> Fate:
+    """Trained, dropped (it could have been trained) or excluded (it is no transition to train on)."""
+    if reason is Reason.TRAINED:
+        return Fate.TRAINED
+    return Fate.EXCLUDED if reason in _EXCLUDED else Fate.DROPPED
+
+
+def _own_rewards(rewards: Iterable[RewardRecord], rollout: RolloutRecord) -> list[RewardRecord]:
+    """The rewards of this attempt, checked."""
+    own = []
+    for reward in rewards:
+        if reward.rollout_id != rollout.rollout_id:
+            raise ValueError(f"A reward of rollout {reward.rollout_id} was given for rollout {rollout.rollout_id}")
+        if not math.isfinite(reward.value):
+            raise RewardError(
+                f"The reward {reward.name!r} of rollout {rollout.rollout_id} is {reward.value}",
+                cure=f"It came from {reward.source}; rewards must be finite numbers",
+            )
+        if reward.attempt == rollout.attempt:
+            own.append(reward)
+    return own
+
+
+def _call_rewards(rewards: Iterable[RewardRecord]) -> dict[str, float]:
+    """The sum of each call's rewards, for the calls that have one."""
+    sums: dict[str, float] = {}
+    for reward in rewards:
+        if reward.call_id is not None:
+            sums[reward.call_id] = sums.get(reward.call_id, 0.0) + reward.value
+    return sums
+
+
+def _is_own(call: Call, rollout: RolloutRecord) -> bool:
+    """Whether the call was made by this attempt."""
+    if call.rollout_id not in {None, rollout.rollout_id}:
+        raise ValueError(f"A call of rollout {call.rollout_id} was given for rollout {rollout.rollout_id}")
+    return call.rollout_id is not None and call.attempt == rollout.attempt
+
+
+def _rollout_verdict(rollout: RolloutRecord, *, rewarded: bool) -> _Verdict | None:
+    """Why nothing of the rollout is trained on, if so."""
+    if rollout.phase == "evaluate":
+        return _Verdict(Reason.EVALUATION, "made while measuring")
+    fault = _STATUS_FAULTS[rollout.status]
+    if fault is None and not rewarded:
+        fault = (Reason.NO_REWARD, "the store holds no reward of this attempt")
+    if fault is None:
+        return None
+    reason, words = fault
+    return _Verdict(reason, f"{words}: {rollout.error}" if rollout.error else words)
+
+
+def _call_verdict(call: Call, rollout: RolloutRecord, replaced: Mapping[str, str]) -> _Verdict | None:
+    """Why no choice of the call is a transition, if so."""
+    if call.rollout_id is None:
+        return _Verdict(Reason.ORPHAN, "the call named no rollout")
+    if call.attempt != rollout.attempt:
+        return _Verdict(Reason.OTHER_ATTEMPT, f"made by attempt {call.attempt}, not {rollout.attempt}")
+    if call.status is not CallStatus.OK:
+        return _Verdict(_CALL_FAULTS[call.status], call.reason)
+    if call.policy is None:
+        return _Verdict(Reason.NOT_TRAINED_POLICY, f"{call.model!r} is served by {call.endpoint}, which is not trained")
+    if (winner := replaced.get(call.call_id)) is not None:
+        return _Verdict(Reason.SUPERSEDED, f"the request was repeated as call {winner}")
+    return None
+
+
+def _judge(call: Call, choice: Choice) -> _Sample | _Verdict:
+    """The choice's tokens, or what they lack."""
+    ids, logprobs = choice.token_ids, choice.logprobs
+    if not call.prompt_ids or ids is None:
+        missing = "sampled" if call.prompt_ids else "prompt"
+        return _Verdict(Reason.NO_TOKEN_IDS, f"{call.endpoint} did not say the {missing} token ids")
+    if not ids:
+        return _Verdict(Reason.EMPTY_ACTION, "no token was sampled")
+    if logprobs is None or len(logprobs) != len(ids) or not all(map(math.isfinite, logprobs)):
+        return _Verdict(Reason.NO_LOGPROBS, f"{call.endpoint} gave {_logprob_fault(ids, logprobs)}")
+    if call.policy is None or call.policy_version is None:
+        return _Verdict(Reason.NOT_TRAINED_POLICY, f"{call.endpoint} did not say which version of the policy answered")
+    return _Sample(call, choice.index, call.policy, call.policy_version, call.prompt_ids, ids, logprobs)
+
+
+def _logprob_fault(ids: Sequence[int], logprobs: Sequence[float] | None) -> str:
+    """What is wrong with log-probabilities that cannot be used."""
+    if logprobs is None:
+        return "no log-probabilities"
+    if len(logprobs) != len(ids):
+        return f"{len(logprobs)} log-probabilities for {len(ids)} ids"
+    return "a log-probability that is not a finite number"
+
+
+def _entry(call: Call, choice: Choice, verdict: _Verdict, step: int | None, reward: float | None) -> LedgerEntry:
+    """The ledger's row for a choice that is no transition."""
+    return LedgerEntry(
+        call_id=call.call_id,
+        choice=choice.index,
+        rollout_id=call.rollout_id,
+        attempt=call.attempt,
+        step=step,
+        fate=fate_of(verdict.reason),
+        reason=verdict.reason,
+        detail=verdict.detail,
+        tokens=len(choice.token_ids or ()),
+        reward=reward,
+    )
+
+
+def _transitions(
+    rollout: RolloutRecord, samples: Sequence[_Sample], rewards: Sequence[RewardRecord], agents: Mapping[str, str]
+) -> tuple[Transition, ...]:
+    """The samples, in order, as transitions."""
+    rollout_reward = math.fsum(reward.value for reward in rewards if reward.call_id is None)
+    call_rewards = _call_rewards(rewards)
+    depths = _depths(samples)
+    return tuple(
+        Transition(
+            rollout_id=rollout.rollout_id,
+            attempt=rollout.attempt,
+            group_id=rollout.group_id,
+            call_id=sample.call.call_id,
+            choice=sample.choice,
+            index=index,
+            agent=sample.call.agent or agents.get(sample.call.call_id),
+            policy=sample.policy,
+            policy_version=sample.policy_version,
+            prompt_ids=sample.prompt_ids,
+            action_ids=sample.action_ids,
+            logprobs=sample.logprobs,
+            temperature=sample.call.temperature,
+            top_p=sample.call.top_p,
+            top_k=sample.call.top_k,
+            reward=call_rewards.pop(sample.call.call_id, None),  # popped: of several choices the first carries it
+            rollout_reward=rollout_reward,
+            depth=depths[sample.call.call_id],
+        )
+        for index, sample in enumerate(samples)
+    )
+
+
+def _depths(samples: Sequence[_Sample]) -> dict[str, int]:
+    """Each call's step of the rollout, by call id: one more than the deepest call that had ended when it was received."""
+    depths: dict[str, int] = {}
+    ended: list[tuple[float, int]] = []
+    for call in (sample.call for sample in samples):
+        if call.call_id not in depths:
+            depth = 1 + max((depth for end, depth in ended if end <= call.received_at), default=-1)
+            depths[call.call_id] = depth
+            ended.append((call.received_at if call.finished_at is None else call.finished_at, depth))
+    return depths
