@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus
+from spangrad.gateway import Gateway, Route, TokenEngine
+from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
+from spangrad.testing import ByteChatFormat, Piece, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Call, CallStatus, Choice, Transition, TransitionBatch
 
 RolloutShape = tuple[str, float, Sequence[int]]
 """A rollout in short: its group, its reward, and the sampled tokens of each of its calls."""
 
 
-class MakeBatch(Protocol):
+@pytest.fixture(scope="session")
+def make_transition_batch() -> Callable[..., TransitionBatch]:
     """Makes a batch of rollouts; `call_rewards` and `depths` are keyed by (rollout, call), both counted from 0."""
 
-    def __call__(
-        self,
-        rollouts: Sequence[RolloutShape],
-        *,
-        call_rewards: Mapping[tuple[int, int], float] | None = None,
-        depths: Mapping[tuple[int, int], int] | None = None,
-    ) -> TransitionBatch: ...
-
-
-@pytest.fixture(scope="session")
-def make_transition_batch() -> MakeBatch:
     def make(
         rollouts: Sequence[RolloutShape],
         *,
@@ -64,14 +58,10 @@ def make_transition_batch() -> MakeBatch:
     return make
 
 
-class MakeRollout(Protocol):
+@pytest.fixture(scope="session")
+def make_rollout_record() -> Callable[..., RolloutRecord]:
     """Makes the record of a rollout that succeeded, with the named fields set otherwise."""
 
-    def __call__(self, **fields: Any) -> RolloutRecord: ...
-
-
-@pytest.fixture(scope="session")
-def make_rollout_record() -> MakeRollout:
     def make(**fields: Any) -> RolloutRecord:
         usual: dict[str, Any] = {
             "rollout_id": "rollout-0",
@@ -91,14 +81,10 @@ def make_rollout_record() -> MakeRollout:
     return make
 
 
-class MakeReward(Protocol):
+@pytest.fixture(scope="session")
+def make_reward_record() -> Callable[..., RewardRecord]:
     """Makes a reward of 1 for rollout-0, with the named fields set otherwise."""
 
-    def __call__(self, **fields: Any) -> RewardRecord: ...
-
-
-@pytest.fixture(scope="session")
-def make_reward_record() -> MakeReward:
     def make(**fields: Any) -> RewardRecord:
         usual: dict[str, Any] = {
             "rollout_id": "rollout-0",
@@ -114,14 +100,10 @@ def make_reward_record() -> MakeReward:
     return make
 
 
-class MakeCall(Protocol):
+@pytest.fixture(scope="session")
+def make_call() -> Callable[..., Call]:
     """Makes a call of rollout-0, received and answered at second `number`, with the named fields set otherwise."""
 
-    def __call__(self, number: int, **fields: Any) -> Call: ...
-
-
-@pytest.fixture(scope="session")
-def make_call() -> MakeCall:
     def make(number: int, **fields: Any) -> Call:
         call_id = fields.get("call_id", f"call-{number}")
         usual: dict[str, Any] = {
@@ -144,13 +126,49 @@ def make_call() -> MakeCall:
             "top_p": 1.0,
             "top_k": 0,
             "request": {"messages": [{"role": "user", "content": f"question {number}"}]},
-            "choices": (make_choice(),),
+            "choices": (Choice(0, (7, 8), (-0.5, -0.25), "stop", {"role": "assistant", "content": "answer"}),),
         }
         return Call(**usual | fields)
 
     return make
 
 
-def make_choice(index: int = 0, token_ids: tuple[int, ...] = (7, 8), logprobs: tuple[float, ...] = (-0.5, -0.25)) -> Choice:
-    """An answer of two tokens."""
-    return Choice(index, token_ids, logprobs, "stop", {"role": "assistant", "content": "answer"})
+@pytest.fixture
+def echo_store(tmp_path: Path) -> Iterator[Store]:
+    """The store of `echo_gateway`."""
+    store = open_store(tmp_path / "echo.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def echo_gateway(echo_store: Store) -> Iterator[Gateway]:
+    """A gateway whose one model, "echo", answers with the last message; the message "wait" is answered after a minute."""
+
+    def script(prompt: ScriptedPrompt) -> list[Piece]:
+        return [lambda: asyncio.sleep(60), "late"] if prompt.last == "wait" else [prompt.last]
+
+    engine = TokenEngine(ScriptedSampler(script), ByteChatFormat(), "scripted")
+    with Gateway(echo_store, [Route("echo", engine, "policy")]) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gateway_store(tmp_path: Path) -> Iterator[Store]:
+    """A real store in a file of its own."""
+    store = open_store(tmp_path / "gateway.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def make_gateway(gateway_store: Store) -> Iterator[Callable[..., Gateway]]:
+    """Starts gateways: over an engine, or over a scripted sampler (`make_gateway(script)`), as the model `model` of `policy`."""
+    with ExitStack() as running:
+
+        def make(engine: Engine | Script, **options: Any) -> Gateway:
+            if callable(engine):
+                engine = TokenEngine(ScriptedSampler(engine), ByteChatFormat(), "scripted")
+            return running.enter_context(Gateway(gateway_store, [Route("model", engine, "policy")], **options))
+
+        yield make

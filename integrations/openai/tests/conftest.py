@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import uvicorn
-from spangrad.capture import RolloutScope
-from spangrad_openai import OpenAIIntegration
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from spangrad.capture import RolloutScope
+from spangrad_openai import OpenAIIntegration
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Received:
     """One HTTP request as it arrived."""
 
     path: str
-    headers: Mapping[str, str]
+    headers: Headers
     body: Mapping[str, Any]
     status: int
     """What it was answered with."""
@@ -68,9 +70,7 @@ class RecordingServer:
         refusals = int(said.split("refuse=")[1].split()[0]) if "refuse=" in said else 0
         refuse = self.refused.get(said, 0) < refusals
         self.refused[said] = self.refused.get(said, 0) + 1
-        self.received.append(
-            Received(request.url.path, dict(request.headers), body, status=429 if refuse else 200)
-        )
+        self.received.append(Received(request.url.path, request.headers, body, status=429 if refuse else 200))
         if refuse:
             return JSONResponse({"error": {"message": "slow down"}}, 429, headers={"retry-after-ms": "1"})
         await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from spangrad.capture import RolloutScope
 from spangrad_openai._identity import own_headers, own_url
 

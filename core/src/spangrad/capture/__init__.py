@@ -4,6 +4,7 @@ from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE, scope_from
 from spangrad.capture._handle import Rollout
 from spangrad.capture._reward_list import GivenReward, RewardList
 from spangrad.capture._reward_value import reward_value
+from spangrad.capture._rollout import RolloutBlock, rollout
 from spangrad.capture._scope import RewardSink, RolloutScope, current_scope, use_scope
 from spangrad.capture._tracing import SpanSink, deliver_spans, flush_spans, tracer_provider
 
@@ -14,12 +15,14 @@ __all__ = [
     "RewardList",
     "RewardSink",
     "Rollout",
+    "RolloutBlock",
     "RolloutScope",
     "SpanSink",
     "current_scope",
     "deliver_spans",
     "flush_spans",
     "reward_value",
+    "rollout",
     "scope_from_environment",
     "scope_to_environment",
     "tracer_provider",

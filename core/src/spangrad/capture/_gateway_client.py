@@ -89,7 +89,9 @@ class GatewayClient:
                 cure="Start one with `spangrad gateway`, or correct SPANGRAD_URL",
             ) from error
         if response.is_error:
-            raise GatewayError(f"The gateway at {self._url} refused {path} with status {response.status_code}: {_reason(response)}")
+            raise GatewayError(
+                f"The gateway at {self._url} refused {path} with status {response.status_code}: {_reason(response)}"
+            )
         return response
 
 

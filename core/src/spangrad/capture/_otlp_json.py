@@ -12,6 +12,7 @@ from spangrad.spans import Span, SpanEvent
 
 _KINDS: Final = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
 _STATUSES: Final = {"unset": 0, "ok": 1, "error": 2}
+_SCALARS: Final = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
 
 
 def to_otlp_json(spans: Iterable[Span]) -> dict[str, Any]:
@@ -49,18 +50,11 @@ def _attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(value: Any) -> dict[str, Any]:
-    match value:
-        case bool():
-            return {"boolValue": value}
-        case int():
-            return {"intValue": str(value)}
-        case float():
-            return {"doubleValue": value}
-        case str():
-            return {"stringValue": value}
-        case Mapping():
-            return {"kvlistValue": {"values": _attributes(value)}}
-        case list() | tuple():
-            return {"arrayValue": {"values": [_value(item) for item in value]}}
-        case _:
-            return {}
+    for kind, field in _SCALARS.items():
+        if type(value) is kind:
+            return {field: str(value) if kind is int else value}
+    if isinstance(value, Mapping):
+        return {"kvlistValue": {"values": _attributes(value)}}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [_value(item) for item in value]}}
+    return {}

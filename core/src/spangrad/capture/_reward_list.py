@@ -43,6 +43,9 @@ class RewardList:
                 )
             self._rewards.append(GivenReward(value, name, call_id))
 
+    def __len__(self) -> int:
+        return len(self._rewards)
+
     @property
     def rewards_rollout(self) -> bool:
         """Whether any of them is for the rollout as a whole."""

@@ -8,9 +8,8 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from spangrad import semconv
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE, scope_from_environment
 from spangrad.capture._gateway_client import GatewayClient
 from spangrad.capture._handle import Rollout
@@ -23,10 +22,13 @@ from spangrad.spans import Span, from_readable
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
+AD_HOC: Final = "ad-hoc"
+"""Task of a rollout that names none."""
+
 _logger = logging.getLogger("spangrad.capture")
 
 
-def rollout(task_id: str = "", *, group_id: str | None = None) -> RolloutBlock:
+def rollout(task_id: str | None = None, *, group_id: str | None = None) -> RolloutBlock:
     """Makes the block under it one rollout of an agent.
 
     Inside a rollout that is already under way (the runner's, or an outer block's) it joins that one, whose task it then is.
@@ -35,8 +37,8 @@ def rollout(task_id: str = "", *, group_id: str | None = None) -> RolloutBlock:
     An exception of the block's own passes through unchanged and the rollout is recorded as failed.
 
     Args:
-        task_id: the task the agent is run on, where several rollouts of one task are to be compared.
-        group_id: the rollouts that are compared; by default those of one task.
+        task_id: the task the agent is run on.
+        group_id: names the rollouts that are to be compared with each other; by default those of one task.
 
     Raises (on entering the block, and on leaving it where nothing else went wrong):
         GatewayError: there is no gateway, or it refuses.
@@ -47,7 +49,7 @@ def rollout(task_id: str = "", *, group_id: str | None = None) -> RolloutBlock:
 class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[Rollout]):
     """What `spangrad.rollout()` returns; enter it once, with `with` or `async with`."""
 
-    def __init__(self, task_id: str, group_id: str | None) -> None:
+    def __init__(self, task_id: str | None, group_id: str | None) -> None:
         self._task_id = task_id
         self._group_id = group_id
         self._stack = ExitStack()
@@ -61,7 +63,9 @@ class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[
         self._stack.enter_context(use_scope(scope))
         return Rollout(scope)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
         if self._remote is not None:
             self._remote.finish(error)
@@ -84,7 +88,7 @@ class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[
 class _RemoteRollout:
     """A rollout opened at a gateway over HTTP."""
 
-    def __init__(self, task_id: str, group_id: str | None) -> None:
+    def __init__(self, task_id: str | None, group_id: str | None) -> None:
         url = os.environ.get(URL_VARIABLE)
         if not url:
             raise GatewayError(
@@ -92,31 +96,28 @@ class _RemoteRollout:
                 cure=f"Start one with `spangrad gateway` and set {URL_VARIABLE} and {KEY_VARIABLE} to what it prints",
             )
         self._gateway = GatewayClient(url, os.environ.get(KEY_VARIABLE, ""))
-        self._rewards: RewardList
         self._spans: list[Span] = []
-        self._open = ExitStack()
-        with ExitStack() as stack:
-            stack.callback(self._gateway.close)
-            self.scope = self._opened(url, task_id, group_id)
-            stack.enter_context(deliver_spans(self._keep))
-            self._open = stack.pop_all()
-
-    def _opened(self, url: str, task_id: str, group_id: str | None) -> RolloutScope:
-        opened = self._gateway.open(task_id=task_id or None, group_id=group_id)
+        try:
+            opened = self._gateway.open(task_id=task_id, group_id=group_id or task_id)
+        except BaseException:
+            self._gateway.close()
+            raise
         self._rewards = RewardList(str(opened["rollout_id"]))
-        return RolloutScope(
+        self.scope = RolloutScope(
             rollout_id=str(opened["rollout_id"]),
             attempt=int(opened["attempt"]),
-            task_id=task_id,
+            task_id=task_id or AD_HOC,
             base_url=str(opened["base_url"]),
             api_key=str(opened["api_key"]),
             gateway_url=url.rstrip("/"),
             reward_sink=self._rewards,
         )
+        self._listening = ExitStack()
+        self._listening.enter_context(deliver_spans(self._keep))
 
     def _keep(self, spans: Sequence[ReadableSpan]) -> None:
         key = (self.scope.rollout_id, self.scope.attempt)
-        self._spans += [s for s in map(from_readable, spans) if (s.rollout_id, s.attempt) == key]
+        self._spans += [span for span in map(from_readable, spans) if (span.rollout_id, span.attempt) == key]
 
     def finish(self, error: BaseException | None) -> None:
         """Sends what there is and ends the rollout; an error of the user's block comes before one of the gateway's.
@@ -124,9 +125,33 @@ class _RemoteRollout:
         Raises:
             GatewayError: the gateway cannot be reached or refuses, and `error` is None.
         """
+        self._listening.close()
         try:
-            self._deliver(error)
+            self._send_spans()
+            for reward in self._rewards.close():
+                self._gateway.reward(self.scope.rollout_id, self.scope.attempt, reward)
+            status, text = _ending(error)
+            self._gateway.finish(self.scope.rollout_id, self.scope.attempt, status, text)
         except GatewayError as trouble:
             if error is None:
                 raise
-            _logger.warning("Rollout %s is not recorded: %s", self.scope.rollout_id, trouble)
+            _logger.warning("The end of rollout %s is not recorded: %s", self.scope.rollout_id, trouble)
+        finally:
+            self._gateway.close()
+
+    def _send_spans(self) -> None:
+        """Sends the spans; without them only the structure is missing, so rewards are not held up by it."""
+        if not self._spans:
+            return
+        try:
+            self._gateway.send_spans(self._spans, key=self.scope.api_key)
+        except GatewayError as trouble:
+            _logger.warning("The spans of rollout %s are not recorded: %s", self.scope.rollout_id, trouble)
+
+
+def _ending(error: BaseException | None) -> tuple[str, str]:
+    """Status and error text of a rollout whose block was left this way."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return "succeeded", ""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return ("failed" if isinstance(error, Exception | SystemExit) else "lost"), text

@@ -3,8 +3,9 @@
 from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
 from spangrad.gateway._endpoint_engine import EndpointEngine
 from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
-from spangrad.gateway._gateway import Gateway, IdCount
+from spangrad.gateway._gateway import Gateway
 from spangrad.gateway._routes import Route, RouteTable
+from spangrad.gateway._state import IdCount
 from spangrad.gateway._token_engine import TokenEngine
 
 __all__ = [

@@ -48,7 +48,11 @@ class AnswerChoice:
     def message(self) -> dict[str, Any]:
         """The assistant message in OpenAI's shape."""
         text = "".join(self._text)
-        message = {"role": "assistant", "content": text or (None if self.tool_calls else ""), "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text or (None if self.tool_calls else ""),
+            "refusal": None,
+        }
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
         return {**message, **self._extra}

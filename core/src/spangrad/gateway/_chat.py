@@ -37,12 +37,13 @@ class ChatEndpoint:
             if error.status != CLIENT_GONE:
                 await send_json(send, error_body(error), status=error.status, headers=error.headers)
             return
-        with self._state.track(caller.entry) as interrupt:
-            watch = asyncio.create_task(_watch(receive, interrupt))
-            try:
-                await Exchange(self._state, caller.entry, headers, send, interrupt).run(data)
-            finally:
-                watch.cancel()
+        interrupt = self._state.begin(caller.entry)
+        watch = asyncio.create_task(_watch(receive, interrupt))
+        try:
+            await Exchange(self._state, caller.entry, headers, send, interrupt).run(data)
+        finally:
+            watch.cancel()
+            self._state.end(caller.entry, interrupt)
 
 
 async def read_body(receive: Receive) -> bytes:

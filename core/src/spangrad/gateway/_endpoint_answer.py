@@ -41,7 +41,10 @@ def _deltas(body: Mapping[str, Any], part: str, policy_version: int | None) -> I
 
 
 def _delta(
-    choice: Mapping[str, Any], message: Mapping[str, Any], prompt_ids: tuple[int, ...] | None, policy_version: int | None
+    choice: Mapping[str, Any],
+    message: Mapping[str, Any],
+    prompt_ids: tuple[int, ...] | None,
+    policy_version: int | None,
 ) -> EngineDelta:
     entries = (choice.get("logprobs") or {}).get("content")
     return EngineDelta(

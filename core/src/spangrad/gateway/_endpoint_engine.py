@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from spangrad.gateway._endpoint_answer import answer_deltas, chunk_deltas
 from spangrad.gateway._engine import EngineDelta, EngineError, EngineRequest
+from spangrad.gateway._identity import is_loopback
 
 _OWN_FIELDS: Final = frozenset({"stream", "stream_options", "model", "logprobs", "return_token_ids"})
 """Fields of the agent's body that this engine sets itself."""
@@ -62,7 +63,9 @@ class EndpointEngine:
         """
         stream = request.stream and not request.tools
         try:
-            async with self._http.stream("POST", "/chat/completions", json=self._payload(request, stream=stream)) as response:
+            async with self._http.stream(
+                "POST", "/chat/completions", json=self._payload(request, stream=stream)
+            ) as response:
                 if response.status_code != httpx.codes.OK:
                     raise self._refusal(response, await response.aread())
                 if stream:
@@ -76,7 +79,7 @@ class EndpointEngine:
             raise EngineError(f"The endpoint {self._url} did not answer in time", status=504) from error
         except httpx.HTTPError as error:
             raise EngineError(
-                f"The endpoint {self._url} cannot be reached or broke off: {error or type(error).__name__}",
+                f"The endpoint {self._url} cannot be reached or broke off: {str(error) or type(error).__name__}",
                 cure="Check that it runs and that its URL is right",
                 status=502,
             ) from error
@@ -93,7 +96,11 @@ class EndpointEngine:
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             self._client = httpx.AsyncClient(
-                base_url=self._url, headers=self._headers, timeout=self._timeout, limits=limits
+                base_url=self._url,
+                headers=self._headers,
+                timeout=self._timeout,
+                limits=limits,
+                trust_env=not is_loopback(httpx.URL(self._url).host),  # a proxy cannot reach this machine's servers
             )
         return self._client
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic_core import to_json
+from starlette.responses import Response
 from starlette.types import Send
 
 from spangrad.gateway._engine import EngineError
@@ -46,3 +47,13 @@ async def send_json(
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+def error_response(error: EngineError) -> Response:
+    """The same as a Starlette response."""
+    return json_response(error_body(error), status=error.status, headers=error.headers)
+
+
+def json_response(body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON response."""
+    return Response(to_json(body), status_code=status, headers=headers, media_type="application/json")

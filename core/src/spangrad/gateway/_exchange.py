@@ -80,8 +80,9 @@ class Exchange:
     async def run(self, data: bytes) -> None:
         """Answers the request and records it, whatever happens."""
         work = asyncio.create_task(self._work(data))
+        either: set[asyncio.Future[Any]] = {work, self._interrupt}
         try:
-            await asyncio.wait({work, self._interrupt}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             work.cancel()
         await asyncio.wait({work})
@@ -89,8 +90,9 @@ class Exchange:
         try:
             await self._state.record(self._call(failure), self._entry)
         except EngineError as error:
-            _log.error("%s", error)  # noqa: TRY400 - the message says it all
+            _log.error("%s", error)
             failure = failure or error
+        self._state.end(self._entry, self._interrupt)
         await self._finish(failure)
 
     async def _work(self, data: bytes) -> None:
@@ -118,9 +120,7 @@ class Exchange:
         try:
             route = self._state.routes.resolve(chat.model)
         except RouteError as error:
-            raise EngineError(
-                error.what, cure=error.cure, status=404, code="model_not_found", param="model"
-            ) from error
+            raise EngineError(error.what, cure=error.cure, status=404, code="model_not_found", param="model") from error
         override = self._entry.sampling if self._entry is not None else SamplingOverride()
         params, limited = sampling_params(chat, override, self._index)
         wire = Wire(
@@ -164,8 +164,10 @@ class Exchange:
 
     def _failure(self, work: asyncio.Task[None]) -> EngineError | None:
         """Why there is no whole answer; None if there is one and somebody to take it."""
-        if work.cancelled() or (self._interrupt.done() and work.exception() is None):
+        if self._interrupt.done() and (work.cancelled() or work.exception() is None):
             return self._interrupt.result()
+        if work.cancelled():
+            return EngineError("The engine cancelled the call", status=500)
         error = work.exception()
         if error is None or isinstance(error, EngineError):
             return error

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
+from spangrad.errors import GatewayError
+from spangrad.gateway._access import AccessBook, RolloutAccess, RolloutTally, SamplingOverride
+from spangrad.gateway._app import make_app
+from spangrad.gateway._identity import Doorkeeper
 from spangrad.gateway._routes import Route, RouteTable
-from spangrad.store._contract import Store
+from spangrad.gateway._server import ServerThread
+from spangrad.gateway._state import GatewayState, IdCount
+from spangrad.store import Store
 
-
-@dataclass(frozen=True, slots=True)
-class IdCount:
-    """How many answered calls of an endpoint came with everything training needs."""
-
-    calls: int
-    with_ids: int
-    """Had prompt ids, and for every choice sampled ids and as many logprobs."""
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound to
+"""Addresses one can listen on but not call, and what to call instead."""
 
 
 class Gateway:
@@ -43,7 +43,18 @@ class Gateway:
         port: int = 0,
         evaluator_key: str | None = None,
         allow_anonymous: bool = True,
-    ) -> None: ...
+    ) -> None:
+        self._evaluator_key = evaluator_key or secrets.token_urlsafe(24)
+        self._host = host
+        book = AccessBook()
+        self._state = GatewayState(
+            store=store,
+            routes=routes if isinstance(routes, RouteTable) else RouteTable(routes),
+            book=book,
+            door=Doorkeeper(book, self._evaluator_key, allow_anonymous=allow_anonymous),
+        )
+        app = make_app(self._state, lambda: self.base_url)
+        self._server = ServerThread(app, host=host, port=port, name="spangrad-gateway")
 
     def start(self) -> None:
         """Listens; returns when requests are answered.
@@ -51,25 +62,36 @@ class Gateway:
         Raises:
             GatewayError: the port is in use or the address is not ours.
         """
-        ...
+        self._state.gate, self._state.idle = asyncio.Event(), None
+        self._state.gate.set()
+        self._server.start()
 
     def stop(self) -> None:
         """Ends requests in flight (recorded as undelivered), stops listening, closes the engines. Harmless when stopped."""
-        ...
+        if self._server.loop is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._wind_down(), self._server.loop).result()
+        self._server.stop()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     @property
     def base_url(self) -> str:
         """Root URL without a path, such as `http://127.0.0.1:8123`; `{base_url}/v1` is an OpenAI base URL."""
-        ...
+        host = _WILDCARDS.get(self._host, self._host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}"
 
     @property
     def evaluator_key(self) -> str:
         """May open and finish rollouts and give rewards over HTTP."""
-        ...
+        return self._evaluator_key
 
     def open_rollout(self, rollout_id: str, attempt: int, *, sampling: SamplingOverride | None = None) -> RolloutAccess:
         """Lets an attempt of a rollout call. Safe from any thread. Writes nothing to the store: the runner records rollouts.
@@ -77,7 +99,9 @@ class Gateway:
         Raises:
             GatewayError: this attempt was opened before, or the gateway is not running.
         """
-        ...
+        if self._server.loop is None:
+            raise GatewayError("The gateway is not running", cure="Call its start() first")
+        return self._state.book.add(self.base_url, rollout_id, attempt, sampling).access
 
     def close_rollout(self, rollout_id: str, attempt: int) -> Future[RolloutTally]:
         """Ends an attempt: requests in flight are stopped and recorded as undelivered, later ones are answered 409 and recorded
@@ -86,17 +110,48 @@ class Gateway:
         Returns:
             A future that is done when the last request in flight has been recorded
             (`await asyncio.wrap_future(...)` or `.result()`).
+
+        Raises:
+            GatewayError: it was never opened.
         """
-        ...
+        entry = self._state.book.find(rollout_id, attempt)
+        if entry is None:
+            raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened")
+        drained: Future[RolloutTally] = Future()
+
+        def close() -> None:
+            entry.waiting.append(drained)
+            self._state.close(entry)
+
+        if not self._on_loop(close):
+            close()
+        return drained
 
     def pause(self) -> None:
         """Holds requests that have not begun sampling, until `resume`; agents only see a slow answer."""
-        ...
+        self._on_loop(self._state.gate.clear)
 
     def resume(self) -> None:
         """Lets held requests go on."""
-        ...
+        self._on_loop(self._state.gate.set)
 
     def id_counts(self) -> Mapping[str, IdCount]:
         """Per engine name, over calls answered so far: how many had token ids. The trainer stops when a policy's has none."""
-        ...
+        return dict(self._state.id_counts)
+
+    def _on_loop(self, action: Callable[[], object]) -> bool:
+        """Runs something on the server's loop; False when there is none any more."""
+        loop = self._server.loop
+        if loop is None:
+            return False
+        try:
+            loop.call_soon_threadsafe(action)
+        except RuntimeError:  # it was closed in this moment
+            return False
+        return True
+
+    async def _wind_down(self) -> None:
+        """Stops requests in flight, waits until they are recorded, and closes the engines."""
+        await self._state.wind_down()
+        for engine in self._state.routes.engines:
+            await engine.close()

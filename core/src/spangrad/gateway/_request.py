@@ -141,7 +141,7 @@ def read_chat(body: dict[str, Any]) -> ChatBody:
     try:
         return ChatBody.model_validate(body)
     except ValidationError as error:
-        raise EngineError(_complaint(error), status=400, param=_where(error.errors()[0])) from error
+        raise EngineError(complaint(error), status=400, param=_where(error.errors()[0])) from error
 
 
 def sampling_params(chat: ChatBody, override: SamplingOverride, index: int) -> tuple[SamplingParams, bool]:
@@ -158,7 +158,7 @@ def sampling_params(chat: ChatBody, override: SamplingOverride, index: int) -> t
         temperature=_first(override.temperature, chat.temperature, 1.0),
         top_p=_first(override.top_p, chat.top_p, 1.0),
         top_k=int(max(0, _first(override.top_k, chat.top_k, 0))),
-        max_tokens=SamplingParams.max_tokens if limit is None else limit,
+        max_tokens=SamplingParams().max_tokens if limit is None else limit,
         stop=chat.stops,
         seed=chat.seed if override.seed is None else call_seed(override.seed, index),
     )
@@ -226,7 +226,7 @@ def _where(problem: Any) -> str:
     return ".".join(str(part) for part in problem["loc"])
 
 
-def _complaint(error: ValidationError) -> str:
+def complaint(error: ValidationError) -> str:
     """All problems in one sentence."""
     problems = (f"{_where(p) or 'request'}: {p['msg'].removeprefix('Value error, ')}" for p in error.errors())
     return "The request is not valid: " + "; ".join(problems)

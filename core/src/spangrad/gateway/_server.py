@@ -15,6 +15,8 @@ from spangrad.errors import GatewayError
 
 _KEEP_ALIVE_SECONDS: Final = 600
 """Longer than clients keep idle connections, so that none is closed under a request just being sent."""
+_SHUTDOWN_SECONDS: Final = 5
+"""What clients get to read the rest of their responses when the server stops."""
 _BACKLOG: Final = 2048
 
 
@@ -64,6 +66,7 @@ class ServerThread:
             access_log=False,
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             backlog=_BACKLOG,
         )
         self._server = _Server(config)

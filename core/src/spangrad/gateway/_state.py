@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
@@ -16,8 +14,12 @@ from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
 from spangrad.transitions import Call, CallStatus
 
-CLIENT_GONE = 499
+CLIENT_GONE: Final = 499
 """Status that says there is nobody left to answer (as nginx logs it)."""
+
+
+NO_RETRY: Final = {"x-should-retry": "false"}
+"""Tells the openai clients not to send the request again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +47,36 @@ class GatewayState:
     """Call ids that clients gave to calls without a rollout."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and says why."""
-    stopping: bool = False
+    idle: asyncio.Event | None = None
+    """While the gateway stops: set when nothing is in flight any more."""
 
-    @contextmanager
-    def track(self, entry: Entry | None) -> Iterator[asyncio.Future[EngineError]]:
-        """Counts a request in, and out again when it has been recorded; gives the future that stops it."""
+    def begin(self, entry: Entry | None) -> asyncio.Future[EngineError]:
+        """Counts a request in; gives the future that stops it."""
         interrupt: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
         self.running.add(interrupt)
         if entry is not None:
             entry.calls += 1
             entry.running.add(interrupt)
-        try:
-            yield interrupt
-        finally:
-            self.running.discard(interrupt)
-            if entry is not None:
-                entry.running.discard(interrupt)
-                settle(entry)
+        if self.idle is not None:
+            stop(interrupt, stopping_error())
+        return interrupt
+
+    def end(self, entry: Entry | None, interrupt: asyncio.Future[EngineError]) -> None:
+        """Counts a request out, once it has been recorded; doing it again is harmless."""
+        self.running.discard(interrupt)
+        if entry is not None:
+            entry.running.discard(interrupt)
+            settle(entry)
+        if self.idle is not None and not self.running:
+            self.idle.set()
+
+    async def wind_down(self) -> None:
+        """Stops what is in flight and waits until it has been recorded."""
+        self.idle = asyncio.Event()
+        for interrupt in list(self.running):
+            stop(interrupt, stopping_error())
+        if self.running:
+            await self.idle.wait()
 
     async def record(self, call: Call, entry: Entry | None) -> None:
         """Writes a call; when this returns it is on the disk.
@@ -90,8 +105,9 @@ class GatewayState:
         settle(entry)
 
 
-NO_RETRY = {"x-should-retry": "false"}
-"""Tells the openai clients not to send the request again."""
+def stopping_error() -> EngineError:
+    """What calls are answered while the gateway stops."""
+    return EngineError("The gateway is stopping", status=503, headers=NO_RETRY)
 
 
 def closed_error(entry: Entry) -> EngineError:
@@ -116,7 +132,8 @@ def settle(entry: Entry) -> None:
     if entry.closed and not entry.running:
         waiting, entry.waiting = entry.waiting, []
         for future in waiting:
-            future.set_result(entry.tally)
+            if future.set_running_or_notify_cancel():
+                future.set_result(entry.tally)
 
 
 def _has_ids(call: Call) -> bool:
@@ -125,8 +142,3 @@ def _has_ids(call: Call) -> bool:
         choice.token_ids is not None and choice.logprobs is not None and len(choice.logprobs) == len(choice.token_ids)
         for choice in call.choices
     )
-
-
-def now() -> float:
-    """Unix seconds."""
-    return time.time()

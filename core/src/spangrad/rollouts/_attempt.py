@@ -145,14 +145,16 @@ class AttemptRunner:
         if self.reward is None:
             if given.rewards_rollout:
                 return ()
-            giver = "Nobody gave a reward, and what the agent returned"
-            return ((reward_value(output, giver=giver), "return_value"),)
-        value = await self._call_reward(self.reward, job, scope, output)
-        if value is None and given.rewards_rollout:
-            return ()
-        return (
-            (reward_value(value, giver=f"What the reward function {self.reward.name!r} returned"), "reward_function"),
-        )
+            source, giver, value = "return_value", "Nobody gave a reward, and what the agent returned", output
+        else:
+            source, giver = "reward_function", f"What the reward function {self.reward.name!r} returned"
+            value = await self._call_reward(self.reward, job, scope, output)
+        try:
+            return ((reward_value(value, giver=giver), source),)
+        except RewardError:
+            if given and (self.reward is None or value is None):  # rewards given along the way are all there is
+                return ()
+            raise
 
     async def _call_reward(self, reward: RewardFunction, job: RolloutJob, scope: RolloutScope, output: Any) -> Any:
         arguments = reward.arguments(task=copy.deepcopy(job.task.data), output=output, rollout=Rollout(scope))

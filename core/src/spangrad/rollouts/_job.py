@@ -52,6 +52,5 @@ class RolloutResult:
 
     @property
     def reward(self) -> float | None:
-        """Sum of the rewards of the rollout as a whole; None when it has none."""
-        values = [reward.value for reward in self.rewards if reward.call_id is None]
-        return sum(values) if values else None
+        """Its return: the sum of all its rewards, of its calls too; None when it has none."""
+        return sum(reward.value for reward in self.rewards) if self.rewards else None

@@ -37,39 +37,57 @@ class Store(Protocol):
         ...
 
     def submit_call(self, call: Call) -> Future[None]:
-        """Queues a call for the next commit; the future is done when it is durable. Writing the same call id again is an error."""
+        """Queues a call for the next commit; the future is done when it is durable.
+
+        Never raises: what goes wrong, writing the same call id again among it, is the future's exception. The future cannot
+        be cancelled: a call happened, whether or not somebody still waits for it. A callback of it must not wait for the store.
+        """
         ...
 
     def calls(self, rollout_id: str | None, attempt: int | None = None) -> list[Call]:
         """Calls of a rollout (None: the orphans), in the order they were received."""
         ...
 
-    def add_reward(self, reward: RewardRecord) -> None: ...
+    def add_reward(self, reward: RewardRecord) -> None:
+        """Adds a reward to those given before.
 
-    def rewards(self, rollout_id: str, attempt: int | None = None) -> list[RewardRecord]: ...
-
-    def add_spans(self, spans: Iterable[Span]) -> None:
-        """Adds spans; a span id seen before is replaced."""
+        Raises:
+            RewardError: its value is no finite number.
+        """
         ...
 
-    def spans(self, rollout_id: str) -> list[Span]: ...
+    def rewards(self, rollout_id: str, attempt: int | None = None) -> list[RewardRecord]:
+        """Rewards of a rollout and its calls, in the order they were given."""
+        ...
+
+    def add_spans(self, spans: Iterable[Span]) -> None:
+        """Adds spans; one that the same rollout has already, by trace id and span id, is replaced."""
+        ...
+
+    def spans(self, rollout_id: str) -> list[Span]:
+        """Spans of all attempts of a rollout, by start, then by span id."""
+        ...
 
     def add_ledger(self, entries: Sequence[LedgerEntry]) -> None:
         """Sets what became of calls; a later entry for the same call and choice replaces the earlier."""
         ...
 
-    def ledger(self, *, rollout_id: str | None = None, step: int | None = None) -> list[LedgerEntry]: ...
+    def ledger(self, *, rollout_id: str | None = None, step: int | None = None) -> list[LedgerEntry]:
+        """Entries of a rollout, of a step, of both or of all, in the order they were set."""
+        ...
 
     def counts(self) -> Mapping[str, int]:
-        """Rows per table."""
+        """Rows per table: rollouts, calls, choices, rewards, spans, ledger, notes."""
         ...
 
     def set_note(self, key: str, value: Any) -> None:
         """Keeps a small JSON value under a key."""
         ...
 
-    def note(self, key: str) -> Any | None: ...
+    def note(self, key: str) -> Any | None:
+        """The value kept under a key; None when there is none."""
+        ...
 
     def close(self) -> None:
-        """Writes what is queued and lets go of the files."""
+        """Writes what is queued and lets go of the files; harmless when closed already. Using a closed store is an error."""
         ...

@@ -42,6 +42,14 @@ _REMOVALS: Final = {name: _removal(tables.metadata.tables[name], *key) for name,
 _COUNTED: Final = ("rollouts", "calls", "choices", "rewards", "spans", "ledger", "notes")
 
 
+def _replacement(doing: str, table: str, new: Sequence[rows.Row]) -> Write:
+    """Inserts rows, each in place of the one with its key; of rows with one key the last counts."""
+    key = _KEYS[table]
+    last = list({tuple(row[name] for name in key): row for row in new}.values())
+    old = [{f"old_{name}": row[name] for name in key} for row in last]
+    return Write(doing, ((_REMOVALS[table], old), (_INSERTS[table], last)))
+
+
 class SqlStore:
     """A store whose writes all pass through one thread, and whose reads each take a connection of their own.
 
@@ -163,9 +171,8 @@ class SqlStore:
         return {name: result[0]["n"] for name, result in zip(_COUNTED, found, strict=True)}
 
     def set_note(self, key: str, value: Any) -> None:
-        self._replace(
-            f"save the note {key!r}", "notes", [{"key": key, "value": rows.to_json(value, f"the note {key!r}")}]
-        )
+        what = f"the note {key!r}"
+        self._replace(f"save {what}", "notes", [{"key": key, "value": rows.to_json(value, what)}])
 
     def note(self, key: str) -> Any | None:
         found = self._read(select(tables.notes.c.value).where(tables.notes.c.key == key))[0]
@@ -177,12 +184,8 @@ class SqlStore:
         self._finalizer()
 
     def _replace(self, doing: str, table: str, new: Sequence[rows.Row]) -> None:
-        """Inserts rows, each in place of the one with its key; of rows with one key the last counts."""
-        key = _KEYS[table]
-        last = list({tuple(row[name] for name in key): row for row in new}.values())
-        if last:
-            old = [{f"old_{name}": row[name] for name in key} for row in last]
-            self._wait(Write(doing, ((_REMOVALS[table], old), (_INSERTS[table], last))))
+        if new:
+            self._wait(_replacement(doing, table, new))
 
     def _submit(self, write: Write) -> Future[None]:
         with self._submitting:

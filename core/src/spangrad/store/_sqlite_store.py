@@ -6,7 +6,7 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, insert, inspect, select
+from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from spangrad.errors import StoreError
@@ -45,8 +45,11 @@ def _check(reading: Engine, writing: Engine, path: Path, *, create: bool) -> Non
     with reading.begin() as connection:
         ready = _is_ready(connection, path)
     if create:
-        with writing.begin() as connection:  # takes the write lock, which a read-only file refuses
-            if not ready and not _is_ready(connection, path):  # another process may have been faster
+        with writing.begin() as connection:
+            if ready or _is_ready(connection, path):  # asked again, since another process may have been faster
+                # Changes nothing, but a read-only file or a full disk refuses it: better now than at the first call.
+                connection.execute(update(meta).values(value=meta.c.value))
+            else:
                 metadata.create_all(connection)
                 connection.execute(insert(meta), {"key": "schema_version", "value": str(SCHEMA_VERSION)})
     elif not ready:

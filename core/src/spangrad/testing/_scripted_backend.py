@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import operator
 import random
@@ -49,6 +50,8 @@ class ScriptedLearner:
     """
 
     def __init__(self, sampler: ScriptedSampler) -> None:
+        self.max_sequence = sampler.context_length
+        """As much as the sampler can make."""
         self.updates: list[UpdateBatch] = []
         self.imitations: list[UpdateBatch] = []
         self.steps = 0
@@ -78,9 +81,8 @@ class ScriptedLearner:
 
     async def save(self, folder: Path) -> None:
         """Writes the counters."""
-        folder.mkdir(parents=True, exist_ok=True)
         state = {"steps": self.steps, "references": self.references, "policy_version": self._sampler.policy_version}
-        (folder / _FILE).write_text(json.dumps(state))
+        await asyncio.to_thread(_write, folder, json.dumps(state))
 
     async def load(self, folder: Path) -> None:
         """Reads the counters back.
@@ -89,7 +91,7 @@ class ScriptedLearner:
             CheckpointError: there are none, or they are damaged.
         """
         try:
-            state = json.loads((folder / _FILE).read_text())
+            state = json.loads(await asyncio.to_thread((folder / _FILE).read_text))
             counters = int(state["steps"]), int(state["references"]), int(state["policy_version"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"The checkpoint in {folder} cannot be read: {error}") from error
@@ -105,6 +107,11 @@ class ScriptedLearner:
         tokens = sum(len(transition.action_ids) for transition in transitions)
         computed = tokens + sum(len(transition.prompt_ids) for transition in transitions)
         return UpdateReport(loss=0.0, grad_norm=0.0, tokens=tokens, computed_tokens=computed)
+
+
+def _write(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _FILE).write_text(text)
 
 
 class ScriptedBackend:
@@ -184,6 +191,11 @@ class ScriptedFactory:
             pydantic.ValidationError: wrong or unknown options.
         """
         return _Options.model_validate(dict(options)).model_dump()
+
+    def chat_format(self, options: Mapping[str, Any]) -> ByteChatFormat:
+        """Bytes."""
+        self.check(options)
+        return ByteChatFormat()
 
     def create(self, options: Mapping[str, Any], *, seed: int) -> ScriptedBackend:
         """A new backend; `seed` changes nothing, as the script draws from each request's seed."""

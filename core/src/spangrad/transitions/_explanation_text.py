@@ -80,7 +80,8 @@ def _action_lines(call: ExplainedCall) -> list[str]:
 
 def _quoted(text: str) -> list[str]:
     """The text behind a bar, so that its line breaks cannot be mistaken for ours; a model's control characters are
-    written out, so that they cannot reach the terminal."""
+    written out, so that they cannot reach the terminal.
+    """
     return [f"  | {''.join(map(_visible, line))}" for line in text.split("\n")]
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import wrapt
 from opentelemetry.metrics import NoOpMeterProvider
 
 from spangrad.capture import current_scope, tracer_provider
 from spangrad_openai._replacement import Replacement, undo_around
-
-if TYPE_CHECKING:
-    from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 _log = logging.getLogger("spangrad.openai")
 
@@ -30,12 +28,18 @@ class SpanPatch:
 
     def __init__(self) -> None:
         self.state = "not attached"
-        self._instrumentor: BaseInstrumentor | None = None
+        self._instrumentor: Any = None
         self._replacements: list[Replacement] = []
         self._settings: tuple[type, Mapping[str, object]] | None = None
 
     def apply(self) -> None:
         """Switches it on. Never raises for what is wrong with the instrumentor: calls work and train without spans."""
+        with warnings.catch_warnings():
+            # What the instrumentor's modules warn of when imported is not the user's to mend, and must not stop them under -W error.
+            warnings.simplefilter("ignore")
+            self._apply()
+
+    def _apply(self) -> None:
         try:
             from opentelemetry.instrumentation.openai import OpenAIInstrumentor  # noqa: PLC0415 - it may be missing
             from opentelemetry.instrumentation.openai.shared import chat_wrappers  # noqa: PLC0415
@@ -69,7 +73,7 @@ class SpanPatch:
     def revert(self) -> None:
         """Switches it off if `apply` switched it on, and restores what its own uninstrumenting leaves behind."""
         if self._instrumentor is not None:
-            undo_around(self._replacements, self._instrumentor.uninstrument)
+            undo_around(self._replacements, self._uninstrument)
         if self._settings is not None:
             config, values = self._settings
             for name, value in values.items():
@@ -78,6 +82,10 @@ class SpanPatch:
         self._replacements = []
         self._settings = None
         self.state = "not attached"
+
+    def _uninstrument(self) -> None:
+        if self._instrumentor is not None and self._instrumentor.is_instrumented_by_opentelemetry:
+            self._instrumentor.uninstrument()
 
     def _gate(self, before: set[int]) -> None:
         """Puts a gate over each method wrapped just now: only calls inside a scope take the way through the wrapper."""

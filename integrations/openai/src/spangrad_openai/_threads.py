@@ -6,11 +6,17 @@ scope travels in the OpenTelemetry context, which opentelemetry-instrumentation-
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import wrapt
+from opentelemetry import context
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 
+from spangrad.capture import current_scope
 from spangrad_openai._replacement import Replacement, undo_around
 
 _WRAPPED: tuple[tuple[type, str], ...] = (
@@ -23,15 +29,17 @@ _WRAPPED: tuple[tuple[type, str], ...] = (
 
 
 class ThreadPatch:
-    """The instrumentor of threading, switched on unless the program has done so itself."""
+    """The instrumentor of threading, switched on unless the program has done so itself, and what it misses."""
 
     def __init__(self) -> None:
         self.state = "not attached"
         self._instrumentor: ThreadingInstrumentor | None = None
         self._replacements: list[Replacement] = []
+        self._start: Replacement | None = None
 
     def apply(self) -> None:
         """Switches it on."""
+        self._start = Replacement.make(threading.Thread, "start", self._carrying(threading.Thread.start))
         instrumentor = ThreadingInstrumentor()
         if instrumentor.is_instrumented_by_opentelemetry:
             self.state = "carried by the program's own instrumentation of threading"
@@ -49,6 +57,46 @@ class ThreadPatch:
         """Switches it off if `apply` switched it on."""
         if self._instrumentor is not None:
             undo_around(self._replacements, self._instrumentor.uninstrument)
+        if self._start is not None:
+            self._start.undo()
         self._instrumentor = None
         self._replacements = []
+        self._start = None
         self.state = "not attached"
+
+    def _carrying(self, original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+        """`Thread.start` that also hands the context to a rollout's threads that have a `run` of their own.
+
+        The instrumentor wraps `Thread.run`, which a subclass that overrides it never reaches.
+        """
+
+        @functools.wraps(original)
+        def start(thread: threading.Thread) -> None:
+            if self._start is not None and current_scope() is not None and not _runs_instrumented(thread):
+                _give_context(thread)
+            original(thread)
+
+        return start
+
+
+def _runs_instrumented(thread: threading.Thread) -> bool:
+    run = inspect.getattr_static(type(thread), "run")
+    return "run" not in vars(thread) and isinstance(run, wrapt.FunctionWrapper)
+
+
+def _give_context(thread: threading.Thread) -> None:
+    current, run, before = context.get_current(), thread.run, vars(thread).get("run")
+
+    def run_in_context() -> None:
+        # The thread keeps no reference to itself through this function once it has begun.
+        if before is None:
+            del vars(thread)["run"]
+        else:
+            vars(thread)["run"] = before
+        token = context.attach(current)
+        try:
+            run()
+        finally:
+            context.detach(token)
+
+    vars(thread)["run"] = run_in_context

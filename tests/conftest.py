@@ -1,0 +1,134 @@
+"""A small project as a user would have it: an agent, tasks, a train.toml, and a scripted backend installed beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+AGENT = """\
+from openai import AsyncOpenAI
+
+CLIENT = None
+
+
+async def solve(task):
+    global CLIENT
+    CLIENT = CLIENT or AsyncOpenAI()
+    messages = [{"role": "user", "content": f"{task['a']}+{task['b']}"}]
+    answer = await CLIENT.chat.completions.create(model="policy", messages=messages, max_tokens=8)
+    return answer.choices[0].message.content
+
+
+def reward(task, output):
+    return float(output == str(task["a"] + task["b"]))
+
+
+def train():
+    return [{"task_id": f"{a}+{b}", "a": a, "b": b} for a in range(4) for b in range(4)]
+
+
+def heldout():
+    return [{"task_id": f"{a}+{b}", "a": a, "b": b} for a in range(10, 18) for b in range(2)]
+"""
+
+CONFIG = """\
+name = "demo"
+seed = 5
+backend = "scripted"
+
+[agent]
+run = "agent:solve"
+reward = "agent:reward"
+
+[tasks]
+train = "agent:train"
+heldout = { bigger = "agent:heldout" }
+
+[training]
+steps = 4
+tasks_per_step = 4
+rollouts_per_task = 4
+checkpoint_every = 2
+"""
+
+PLUGIN = """\
+from spangrad.plugins import hookimpl
+
+
+@hookimpl
+def spangrad_register(register):
+    from spangrad.testing import ScriptedFactory, arithmetic_script
+
+    register.backend("scripted", ScriptedFactory(arithmetic_script(lambda version: 0.35 + 0.15 * version)))
+"""
+
+
+@dataclass
+class Project:
+    """A folder with an agent in it, and the command line run inside it."""
+
+    path: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "train.toml"
+
+    def edit(self, old: str, new: str, *, file: str = "train.toml") -> None:
+        """Replaces text of a file, which must be there."""
+        text = (self.path / file).read_text()
+        assert old in text
+        (self.path / file).write_text(text.replace(old, new))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command, running."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "spangrad", *arguments],
+            cwd=self.path,
+            env={**os.environ, "PYTHONPATH": str(self.path / "plugin"), **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command, to its end."""
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=90)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def json(self, *arguments: str) -> Any:
+        """What the command prints with --json."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def metrics(self, run: str = "demo") -> list[Mapping[str, Any]]:
+        """The run's metrics."""
+        text = (self.path / "runs" / run / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A fresh project whose backend follows a script and gets better with every published version."""
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "train.toml").write_text(CONFIG)
+    plugin = tmp_path / "plugin"
+    info = plugin / "scripted_plugin-0.1.dist-info"
+    info.mkdir(parents=True)
+    (plugin / "scripted_plugin.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scripted-plugin\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[spangrad]\nscripted = scripted_plugin\n")
+    return Project(tmp_path)
