@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spangrad.gateway import Gateway, Route, TokenEngine
+from spangrad.gateway import Engine, Gateway, Route, TokenEngine
+from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent, load_reward
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
-from spangrad.testing import ByteChatFormat, Piece, ScriptedPrompt, ScriptedSampler
+from spangrad.testing import ByteChatFormat, Piece, Script, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Call, CallStatus, Choice, Transition, TransitionBatch
 
 RolloutShape = tuple[str, float, Sequence[int]]
@@ -172,3 +174,20 @@ def make_gateway(gateway_store: Store) -> Iterator[Callable[..., Gateway]]:
             return running.enter_context(Gateway(gateway_store, [Route("model", engine, "policy")], **options))
 
         yield make
+
+
+@pytest.fixture
+def play_agent(echo_gateway: Gateway, echo_store: Store) -> Callable[..., Awaitable[RolloutResult]]:
+    """Runs an agent once, as rollout "r" on {"text": "x"}; a reward function and settings of the runner may be given."""
+
+    async def play(
+        agent: Callable[..., Any] | list[str], reward: Callable[..., Any] | None = None, **settings: Any
+    ) -> RolloutResult:
+        usual: dict[str, Any] = {"concurrency": 8, "timeout": 20}
+        judge = None if reward is None else load_reward(reward, Path())
+        runner = Runner(load_agent(agent, Path()), judge, echo_gateway, echo_store, **usual | settings)
+        (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", {"text": "x"}), "train", 1)])
+        assert echo_store.rollout("r") == result.record
+        return result
+
+    return play

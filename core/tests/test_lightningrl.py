@@ -132,6 +132,21 @@ def test_discounting_alone_does_not_make_equal_rollouts_differ(make_transition_b
     assert set(report.reasons) == {Reason.ZERO_VARIANCE}
 
 
+def test_a_step_given_up_drops_what_would_have_been_trained_and_keeps_the_other_reasons(
+    make_transition_batch: MakeBatch,
+) -> None:
+    batch = make_transition_batch([("a", 1, [1]), ("a", 0, [1]), ("b", 1, [1])])
+    report = ALGORITHM.compute(batch).without_update(Reason.BATCH_FAILED)
+    assert report.reasons == (Reason.BATCH_FAILED, Reason.BATCH_FAILED, Reason.SINGLETON_GROUP)
+    assert not report.trained.any()
+    assert not report.advantages.any()
+    assert not report.token_weights.any()
+    assert (report.metrics["trained_transitions"], report.metrics["trained_rollouts"]) == (0, 0)
+    first = report.ledger(2)[0]
+    assert (first.fate, first.detail) == (Fate.DROPPED, "too many rollouts of the step failed for it to be trusted")
+    assert first.episode_return == 1.0
+
+
 def test_an_empty_batch_gives_an_empty_report() -> None:
     report = ALGORITHM.compute(TransitionBatch(()))
     assert (len(report.advantages), report.reasons, report.ledger(1), report.warnings) == (0, (), (), ())

@@ -5,13 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +15,11 @@ import pytest
 
 from spangrad.capture import Rollout
 from spangrad.gateway import Gateway
-from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent, load_reward
-from spangrad.store import RolloutStatus, Store, open_store
+from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent
+from spangrad.store import RolloutStatus, Store
 from spangrad.transitions import CallStatus
 
-Play = Callable[..., Any]
-
-
-@pytest.fixture
-def play(echo_gateway: Gateway, echo_store: Store) -> Play:
-    """Runs an agent once; a reward function and settings of the runner may be given."""
-
-    async def run(
-        agent: Callable[..., Any] | list[str], reward: Callable[..., Any] | None = None, **settings: Any
-    ) -> RolloutResult:
-        usual: dict[str, Any] = {"concurrency": 8, "timeout": 20}
-        judge = None if reward is None else load_reward(reward, Path())
-        runner = Runner(load_agent(agent, Path()), judge, echo_gateway, echo_store, **usual | settings)
-        (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", {"text": "x"}), "train", 1)])
-        assert echo_store.rollout("r") == result.record
-        return result
-
-    return run
+PlayAgent = Callable[..., Awaitable[RolloutResult]]
 
 
 @pytest.fixture
@@ -60,14 +38,6 @@ def ask(rollout: Rollout, text: str = "x") -> None:
         client.chat.completions.create(model="echo", messages=[{"role": "user", "content": text}])
 
 
-def alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
-
-
 def returning(output: object) -> Callable[..., Any]:
     async def agent(task: Any, rollout: Rollout) -> object:
         del task
@@ -78,7 +48,9 @@ def returning(output: object) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_an_agent_that_raises_has_failed_with_what_and_where(play: Play, *, asynchronous: bool) -> None:
+async def test_an_agent_that_raises_has_failed_with_what_and_where(
+    play_agent: PlayAgent, *, asynchronous: bool
+) -> None:
     async def agent_async(task: Any, rollout: Rollout) -> None:
         await ask_async(rollout)
         raise ValueError(f"cannot do {task['text']}")
@@ -87,7 +59,7 @@ async def test_an_agent_that_raises_has_failed_with_what_and_where(play: Play, *
         ask(rollout)
         raise ValueError(f"cannot do {task['text']}")
 
-    result = await play(agent_async if asynchronous else agent)
+    result = await play_agent(agent_async if asynchronous else agent)
     assert result.status is RolloutStatus.FAILED
     assert result.error.startswith(f"The agent raised ValueError: cannot do x ({__file__}, line ")
     assert result.reward is None
@@ -98,7 +70,7 @@ async def test_an_agent_that_raises_has_failed_with_what_and_where(play: Play, *
 )
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_odd_exceptions_of_an_agent_are_failures_too(
-    play: Play, error: BaseException, *, asynchronous: bool
+    play_agent: PlayAgent, error: BaseException, *, asynchronous: bool
 ) -> None:
     async def agent_async(task: Any) -> None:
         del task
@@ -108,28 +80,28 @@ async def test_odd_exceptions_of_an_agent_are_failures_too(
         del task
         raise error
 
-    result = await play(agent_async if asynchronous else agent)
+    result = await play_agent(agent_async if asynchronous else agent)
     assert result.status is RolloutStatus.FAILED
     assert ("sys.exit(3)" if isinstance(error, SystemExit) else type(error).__name__) in result.error
 
 
 async def test_an_agent_whose_model_is_not_routed_has_failed_and_is_told_the_names(
-    play: Play, echo_store: Store
+    play_agent: PlayAgent, echo_store: Store
 ) -> None:
     async def agent(task: Any, rollout: Rollout) -> None:
         del task
         async with openai.AsyncOpenAI(base_url=rollout.base_url, api_key=rollout.api_key) as client:
             await client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
 
-    result = await play(agent)
+    result = await play_agent(agent)
     assert result.status is RolloutStatus.FAILED
     assert "gpt-9" in result.error
     assert "echo" in result.error
     assert [call.status for call in echo_store.calls("r")] == [CallStatus.ERROR]
 
 
-async def test_an_agent_that_makes_no_call_is_no_success(play: Play) -> None:
-    result = await play(lambda task: 1.0)  # noqa: ARG005 - an agent takes a task
+async def test_an_agent_that_makes_no_call_is_no_success(play_agent: PlayAgent) -> None:
+    result = await play_agent(lambda task: 1.0)  # noqa: ARG005 - an agent takes a task
     assert result.status is RolloutStatus.NO_CALL
     assert "without calling the model" in result.error
 
@@ -138,47 +110,49 @@ async def test_an_agent_that_makes_no_call_is_no_success(play: Play) -> None:
     ("output", "shown"),
     [(None, "None"), (float("nan"), "nan"), ("very good", "str 'very good'"), (float("inf"), "inf")],
 )
-async def test_an_output_that_is_no_reward_is_named(play: Play, output: object, shown: str) -> None:
-    result = await play(returning(output))
+async def test_an_output_that_is_no_reward_is_named(play_agent: PlayAgent, output: object, shown: str) -> None:
+    result = await play_agent(returning(output))
     assert result.status is RolloutStatus.NO_REWARD
     assert f"what the agent returned is {shown}" in result.error
     assert result.rewards == ()
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "None"), (float("nan"), "nan"), ("1", "str '1'"), ({}, "dict {}")])
-async def test_a_reward_function_that_returns_no_number_is_named(play: Play, value: object, shown: str) -> None:
+async def test_a_reward_function_that_returns_no_number_is_named(
+    play_agent: PlayAgent, value: object, shown: str
+) -> None:
     def judge(output: Any) -> object:
         del output
         return value
 
-    result = await play(returning("answer"), judge)
+    result = await play_agent(returning("answer"), judge)
     assert result.status is RolloutStatus.NO_REWARD
     assert "judge" in result.error
     assert f"returned is {shown}" in result.error
     assert result.output == "answer"
 
 
-async def test_a_reward_function_that_raises_leaves_the_rollout_without_reward(play: Play) -> None:
+async def test_a_reward_function_that_raises_leaves_the_rollout_without_reward(play_agent: PlayAgent) -> None:
     def judge(output: Any) -> float:
         return float(output["missing"])
 
-    result = await play(returning({"x": 1}), judge)
+    result = await play_agent(returning({"x": 1}), judge)
     assert result.status is RolloutStatus.NO_REWARD
     assert "raised KeyError: 'missing'" in result.error
     assert json.loads(result.record.output) == {"x": 1}
 
 
-async def test_a_reward_function_that_hangs_leaves_the_rollout_without_reward(play: Play) -> None:
+async def test_a_reward_function_that_hangs_leaves_the_rollout_without_reward(play_agent: PlayAgent) -> None:
     async def judge(output: Any) -> float:
         await asyncio.sleep(60)
         return float(output)
 
-    result = await play(returning(1), judge, timeout=2)
+    result = await play_agent(returning(1), judge, timeout=2)
     assert result.status is RolloutStatus.NO_REWARD
     assert "still running after 2 seconds" in result.error
 
 
-async def test_rewards_given_along_the_way_are_enough_and_add_up(play: Play, echo_store: Store) -> None:
+async def test_rewards_given_along_the_way_are_enough_and_add_up(play_agent: PlayAgent, echo_store: Store) -> None:
     async def agent(task: Any, rollout: Rollout) -> str:
         del task
         await ask_async(rollout)
@@ -186,7 +160,7 @@ async def test_rewards_given_along_the_way_are_enough_and_add_up(play: Play, ech
         rollout.reward(0.25, "format")
         return "done"
 
-    result = await play(agent)
+    result = await play_agent(agent)
     assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 1.25)
     assert [(r.name, r.value, r.source) for r in echo_store.rewards("r")] == [
         ("right", 1.0, "scope"),
@@ -194,26 +168,26 @@ async def test_rewards_given_along_the_way_are_enough_and_add_up(play: Play, ech
     ]
 
 
-async def test_a_returned_number_is_the_reward_unless_the_rollout_was_rewarded(play: Play) -> None:
+async def test_a_returned_number_is_the_reward_unless_the_rollout_was_rewarded(play_agent: PlayAgent) -> None:
     async def agent(task: Any, rollout: Rollout) -> float:
         del task
         await ask_async(rollout)
         rollout.reward(0.5)
         return 7.0
 
-    assert (await play(agent)).reward == 0.5
+    assert (await play_agent(agent)).reward == 0.5
 
 
-async def test_an_async_reward_function_may_reward_through_the_rollout(play: Play) -> None:
+async def test_an_async_reward_function_may_reward_through_the_rollout(play_agent: PlayAgent) -> None:
     async def judge(task: Any, output: Any, rollout: Rollout) -> None:
         await asyncio.sleep(0)
         rollout.reward(float(output) + len(task["text"]), "judged")
 
-    result = await play(returning(2), judge)
+    result = await play_agent(returning(2), judge)
     assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 3.0)
 
 
-async def test_an_async_agent_that_hangs_is_cancelled(play: Play, echo_store: Store) -> None:
+async def test_an_async_agent_that_hangs_is_cancelled(play_agent: PlayAgent, echo_store: Store) -> None:
     ended = threading.Event()
 
     async def agent(task: Any, rollout: Rollout) -> None:
@@ -223,7 +197,7 @@ async def test_an_async_agent_that_hangs_is_cancelled(play: Play, echo_store: St
         finally:
             ended.set()
 
-    result = await play(agent, timeout=1)
+    result = await play_agent(agent, timeout=1)
     assert result.status is RolloutStatus.TIMED_OUT
     assert result.error == "The agent was still running after 1 seconds"
     assert ended.is_set()
@@ -232,7 +206,7 @@ async def test_an_async_agent_that_hangs_is_cancelled(play: Play, echo_store: St
 
 @pytest.mark.usefixtures("short_grace")
 async def test_a_plain_agent_that_hangs_is_left_behind_and_its_later_calls_fail(
-    play: Play, echo_store: Store, caplog: pytest.LogCaptureFixture
+    play_agent: PlayAgent, echo_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     release, refused = threading.Event(), threading.Event()
 
@@ -245,7 +219,7 @@ async def test_a_plain_agent_that_hangs_is_left_behind_and_its_later_calls_fail(
             refused.set()
 
     with caplog.at_level(logging.WARNING, "spangrad.rollouts"):
-        result = await play(agent, timeout=0.3)
+        result = await play_agent(agent, timeout=0.3)
     assert result.status is RolloutStatus.TIMED_OUT
     assert "left behind" in caplog.text
     release.set()
@@ -253,8 +227,8 @@ async def test_a_plain_agent_that_hangs_is_left_behind_and_its_later_calls_fail(
     assert [call.status for call in echo_store.calls("r")] == [CallStatus.ERROR]
 
 
-async def test_a_plain_agent_that_waits_for_the_model_is_freed_by_the_gateway(play: Play) -> None:
-    result = await play(lambda task, rollout: ask(rollout, "wait"), timeout=1)  # noqa: ARG005 - the agent's parameters
+async def test_a_plain_agent_that_waits_for_the_model_is_freed_by_the_gateway(play_agent: PlayAgent) -> None:
+    result = await play_agent(lambda task, rollout: ask(rollout, "wait"), timeout=1)  # noqa: ARG005 - the agent's parameters
     assert result.status is RolloutStatus.TIMED_OUT
 
 
@@ -303,7 +277,7 @@ async def test_failures_leave_their_siblings_alone(echo_gateway: Gateway, echo_s
     assert {r.rollout_id: r.status for r in echo_store.rollouts()} == {r.record.rollout_id: r.status for r in results}
 
 
-async def test_a_failed_rollout_is_tried_again_under_the_next_attempt(play: Play, echo_store: Store) -> None:
+async def test_a_failed_rollout_is_tried_again_under_the_next_attempt(play_agent: PlayAgent, echo_store: Store) -> None:
     async def agent(task: Any, rollout: Rollout) -> float:
         del task
         await ask_async(rollout)
@@ -311,7 +285,7 @@ async def test_a_failed_rollout_is_tried_again_under_the_next_attempt(play: Play
             raise RuntimeError("not yet")
         return 1.0
 
-    result = await play(agent, retries=5)
+    result = await play_agent(agent, retries=5)
     assert (result.status, result.record.attempt) == (RolloutStatus.SUCCEEDED, 3)
     assert [(r.attempt, r.status) for r in echo_store.rollouts()] == [
         (1, RolloutStatus.FAILED),
@@ -319,104 +293,3 @@ async def test_a_failed_rollout_is_tried_again_under_the_next_attempt(play: Play
         (3, RolloutStatus.SUCCEEDED),
     ]
     assert [len(echo_store.calls("r", attempt)) for attempt in (1, 2, 3)] == [1, 1, 1]
-
-
-async def test_a_command_that_fails_shows_the_end_of_its_stderr(play: Play) -> None:
-    result = await play(
-        [sys.executable, "-c", "import sys; print('x' * 9000, 'the cause', file=sys.stderr); sys.exit(7)"]
-    )
-    assert result.status is RolloutStatus.FAILED
-    assert "exited with status 7" in result.error
-    assert result.error.endswith("the cause")
-    assert len(result.error) < 5_000
-
-
-async def test_a_command_that_never_reads_its_input_and_prints_much_is_no_problem(play: Play) -> None:
-    result = await play([sys.executable, "-c", "print('x' * 3_000_000); print(0.5)"])
-    assert (result.status, result.output) == (RolloutStatus.NO_CALL, 0.5)
-
-
-async def test_a_command_that_hangs_is_ended_with_everything_it_started(play: Play, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    program = (
-        "import os, signal, subprocess, sys, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "time.sleep(60)"
-    )
-    result = await play([sys.executable, "-c", program], timeout=3)
-    assert result.status is RolloutStatus.TIMED_OUT
-    assert [alive(int(pid)) for pid in pids.read_text().split()] == [False, False]
-
-
-async def test_what_a_command_leaves_running_is_ended_when_it_ends(play: Play, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    command = ["sh", "-c", f"sleep 60 & echo $! > {pids}; echo done"]
-    started = time.monotonic()
-    result = await play(command)
-    assert result.output == "done"
-    assert time.monotonic() - started < 15
-    assert not alive(int(pids.read_text()))
-
-
-async def test_a_cancelled_run_records_what_was_under_way_as_lost(echo_gateway: Gateway, echo_store: Store) -> None:
-    async def agent(task: Any, rollout: Rollout) -> float:
-        await ask_async(rollout, task["text"])
-        return 1.0
-
-    jobs = [
-        RolloutJob(f"r{i}", 1, "g", Task("t", {"text": text}), "train", 1)
-        for i, text in enumerate(["x", "wait", "wait"])
-    ]
-    runner = Runner(load_agent(agent, Path()), None, echo_gateway, echo_store, concurrency=2, timeout=None)
-    first = asyncio.Event()
-    run = asyncio.create_task(runner.run(jobs, on_result=lambda _: first.set()))
-    await first.wait()
-    while len(echo_store.rollouts()) < 3:  # the second and third are under way
-        await asyncio.sleep(0.01)
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
-    assert {r.rollout_id: r.status for r in echo_store.rollouts()} == {
-        "r0": RolloutStatus.SUCCEEDED,
-        "r1": RolloutStatus.LOST,
-        "r2": RolloutStatus.LOST,
-    }
-
-
-INTERRUPTED = """
-import asyncio, sys
-from pathlib import Path
-from spangrad.gateway import Gateway, Route, TokenEngine
-from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
-from spangrad.store import open_store
-from spangrad.testing import ByteChatFormat, ScriptedSampler
-
-folder = Path(sys.argv[1])
-store = open_store(folder / "run.db")
-agent = load_agent([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); open('pid', 'w').write(str(os.getpid())); time.sleep(60)"], folder)
-with Gateway(store, [Route("m", TokenEngine(ScriptedSampler(lambda p: "x"), ByteChatFormat(), "e"), "policy")]) as gateway:
-    runner = Runner(agent, None, gateway, store, concurrency=1, timeout=None)
-    try:
-        asyncio.run(runner.run([RolloutJob("r", 1, "g", Task("t", {}), "train", 1)]))
-    except KeyboardInterrupt:
-        store.close()
-        sys.exit(42)
-"""
-
-
-def test_ctrl_c_ends_the_command_and_records_the_rollout_as_lost(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    run = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(tmp_path)], stderr=subprocess.PIPE, text=True)
-    while not (pid.exists() and pid.read_text()):
-        assert run.poll() is None, run.stderr and run.stderr.read()
-        time.sleep(0.02)
-    run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=30)
-    assert run.returncode == 42, errors
-    assert errors == ""
-    assert not alive(int(pid.read_text()))
-    store = open_store(tmp_path / "run.db")
-    assert [record.status for record in store.rollouts()] == [RolloutStatus.LOST]
-    store.close()

@@ -133,7 +133,7 @@ async def test_each_agent_sees_the_scope_of_its_own_rollout(echo_gateway: Gatewa
 
     def scope_id() -> str | None:
         scope = current_scope()
-        return scope and scope.rollout_id
+        return None if scope is None else scope.rollout_id
 
     async def agent(task: Any, rollout: Rollout) -> int:
         del task

@@ -1,4 +1,4 @@
-"""A small agent in plain Python: it lets the model use a calculator, then answer."""
+"""A small agent in plain Python: its model asks for a calculator, reads the result, answers."""
 
 from __future__ import annotations
 
@@ -24,35 +24,26 @@ CALC: Any = {
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
-async def solve(task: Mapping[str, Any]) -> str | None:
-    """Answers the task's question, e.g. `answer: 42`; None when the model never stops calling the tool."""
+async def solve(task: Mapping[str, Any]) -> dict[str, str | None]:
+    """Answers the task's question: the last tool result and the final answer, None where there was none."""
     messages: list[Any] = prompt(task)
+    result = None
     async with AsyncOpenAI() as client:
         for _ in range(MODEL_CALLS):
             reply = await client.chat.completions.create(model="policy", messages=messages, tools=[CALC], max_tokens=48)
             message = reply.choices[0].message
             if not message.tool_calls:
-                return message.content
+                return {"result": result, "answer": message.content}
             messages.append(message.model_dump(exclude_none=True))
             for call in message.tool_calls:
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": use_calc(call.function.arguments)})
-    return None
+                result = use_calc(call.function.arguments) if call.type == "function" else f"error: no tool {call.type}"
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    return {"result": result, "answer": None}
 
 
 def prompt(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conversation as the model first sees it."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task["question"]}]
-
-
-def worked(task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The whole conversation of an agent that does the task right."""
-    function = {"name": "calc", "arguments": json.dumps({"expression": task["expression"]})}
-    return [
-        *prompt(task),
-        {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": "call_0", "content": str(task["answer"])},
-        {"role": "assistant", "content": f"answer: {task['answer']}"},
-    ]
 
 
 def use_calc(arguments: str) -> str:
@@ -80,13 +71,13 @@ def calculate(expression: str) -> int:
     return value(ast.parse(expression.strip(), mode="eval").body)
 
 
-def success(task: Mapping[str, Any], output: str | None) -> bool:
+def success(task: Mapping[str, Any], output: Mapping[str, str | None]) -> bool:
     """Whether the last number of the answer is the right one."""
-    numbers = re.findall(r"-?\d+", output or "")
+    numbers = re.findall(r"-?\d+", output["answer"] or "")
     return bool(numbers) and numbers[-1] == str(task["answer"])
 
 
-def reward(task: Mapping[str, Any], output: str | None) -> float:
-    """0.8 for the right number and 0.2 for giving it in the form `answer: N`."""
-    form = re.fullmatch(r"answer: -?\d+", output or "") is not None
+def reward(task: Mapping[str, Any], output: Mapping[str, str | None]) -> float:
+    """0.8 for the right number; 0.2 for the form: the calculator was used and what it gave is said as `answer: N`."""
+    form = bool(re.fullmatch(r"-?\d+", output["result"] or "")) and output["answer"] == f"answer: {output['result']}"
     return 0.8 * success(task, output) + 0.2 * form

@@ -6,6 +6,7 @@ to be found by trying. Every (large number, small number) pair belongs to one si
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,4 +166,15 @@ def unseen_phrasings(count: int = 100, seed: int = 0) -> list[Task]:
 def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format: two kinds of problem, two phrasings of each."""
     shown = _draw("shown", seed, count, KINDS[:DEMONSTRATED], _split(heldout=False), "shown")
-    return [{"messages": agent.worked(task), "tools": [agent.CALC]} for task in shown]
+    return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
+
+
+def worked(task: Task) -> list[dict[str, Any]]:
+    """The whole conversation of an agent that does the task right."""
+    function = {"name": "calc", "arguments": json.dumps({"expression": task["expression"]})}
+    return [
+        *agent.prompt(task),
+        {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "call_0", "content": str(task["answer"])},
+        {"role": "assistant", "content": f"answer: {task['answer']}"},
+    ]

@@ -97,6 +97,14 @@ def test_the_scopes_agent_is_named_unless_the_request_names_one() -> None:
     assert "x-spangrad-agent" not in renamed
 
 
+@pytest.mark.parametrize("name", ["löser", "two\nlines", " padded"])
+def test_a_name_that_no_header_can_carry_is_left_out(name: str) -> None:
+    headers = own_headers({}, scope(agent=name), call_id="c", request_key="r")
+
+    assert "x-spangrad-agent" not in headers
+    assert headers["x-spangrad-rollout"] == "train-1"
+
+
 def test_the_given_headers_are_not_changed() -> None:
     headers = {"authorization": "Bearer mine"}
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import wrapt
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from opentelemetry.instrumentation.openai import OpenAIInstrumentor
@@ -20,6 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from spangrad.capture import deliver_spans, tracer_provider, use_scope
 from spangrad.plugins import load_plugins
 from spangrad_openai import OpenAIIntegration
+from spangrad_openai._spans import _wrapped_methods
 
 if TYPE_CHECKING:
     from conftest import RecordingServer
@@ -101,11 +105,21 @@ def users_spans() -> Iterator[InMemorySpanExporter]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor = OpenAIInstrumentor()
-    instrumentor.instrument(tracer_provider=provider)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its modules use what pydantic deprecates
+        instrumentor.instrument(tracer_provider=provider)
     try:
         yield exporter
     finally:
         instrumentor.uninstrument()
+        for owner, name, wrapper in list(_wrapped_methods()):  # which 0.62.4 leaves behind under wrapt 2
+            setattr(owner, name, _innermost(wrapper))
+
+
+def _innermost(wrapper: Any) -> object:
+    while isinstance(wrapper, wrapt.FunctionWrapper):
+        wrapper = wrapper.__wrapped__
+    return wrapper
 
 
 def test_the_programs_own_instrumentation_is_left_alone_and_nothing_is_doubled(
@@ -127,12 +141,21 @@ def test_the_programs_own_instrumentation_is_left_alone_and_nothing_is_doubled(
     assert "spangrad.call.id" not in (second.attributes or {})
 
 
-def test_the_programs_own_instrumentation_of_threading_is_left_alone() -> None:
+def test_the_programs_own_instrumentation_of_threading_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((threading.Thread, "start"), (threading.Thread, "run"), (ThreadPoolExecutor, "submit")):
+        monkeypatch.setattr(
+            owner, name, getattr(owner, name)
+        )  # put back in the end: its own uninstrumenting is not exact
+    for name in ("start", "run"):
+        monkeypatch.setattr(threading.Timer, name, getattr(threading.Timer, name))
     own = ThreadingInstrumentor()
     own.instrument()
     try:
         start, run = vars(threading.Thread)["start"], vars(threading.Thread)["run"]
-        OpenAIIntegration().attach()()
+        integration = OpenAIIntegration()
+        detach = integration.attach()
+        assert integration.describe()["threads"] == "carried by the program's own instrumentation of threading"
+        detach()
         assert own.is_instrumented_by_opentelemetry
         assert vars(threading.Thread)["start"] is start
         assert vars(threading.Thread)["run"] is run

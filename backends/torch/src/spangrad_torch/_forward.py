@@ -35,7 +35,10 @@ def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArr
     """
     device = model.device
     rows, row_of = np.unique(np.stack([pack.sources.astype(np.float64), temperatures]), axis=1, return_inverse=True)
-    nodes, temperature = torch.from_numpy(rows[0].astype(np.int64)).to(device), torch.from_numpy(rows[1]).float().to(device)
+    nodes, temperature = (
+        torch.from_numpy(rows[0].astype(np.int64)).to(device),
+        torch.from_numpy(rows[1]).float().to(device),
+    )
     tree = {} if pack.is_path else _tree_arguments(pack, device)
     logits = model(
         input_ids=torch.from_numpy(pack.token_ids)[None].to(device), logits_to_keep=nodes, use_cache=False, **tree
@@ -81,7 +84,7 @@ def takes_tree_masks(model: PreTrainedModel) -> bool:
     probes = [_Probe(stem, (9, 3, 10, 4)), _Probe(stem, (9, 7, 5, 8)), _Probe(stem[:3], (11, 12, 6))]
     together = _probe_logprobs(model, probes, share=True)
     alone = _probe_logprobs(model, probes, share=False)
-    return bool(torch.allclose(together, alone, atol=1e-3, rtol=1e-3))
+    return bool(torch.allclose(together, alone, atol=1e-4, rtol=1e-4))
 
 
 @torch.no_grad()

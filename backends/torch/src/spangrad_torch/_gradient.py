@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,8 +46,11 @@ class Work:
         return np.array([self.transitions[owner].logprobs[offset] for owner, offset in rows], dtype=np.float64)
 
     def temperatures(self, pack: PrefixTreePack) -> FloatArray:
-        """(M,) what the logits are divided by. Greedy answers carry the plain softmax's log-probabilities, and maximum
-        likelihood is about the model as it is, so both count as 1."""
+        """(M,) what the logits are divided by.
+
+        Greedy answers carry the plain softmax's log-probabilities, and maximum likelihood is about the model as it is, so
+        both count as 1.
+        """
         if self.loss is None:
             return np.ones(len(pack.owners))
         return np.array([t.temperature or 1.0 for t in self.transitions])[pack.owners]
@@ -102,10 +106,20 @@ class Sums:
         return {name: total / max(counts.get(name, self.tokens), 1.0) for name, total in sorted(self.by_name.items())}
 
 
-def reference_logprobs(model: PreTrainedModel, work: Work, autocast: Callable[[], AbstractContextManager[None]]) -> list[Tensor]:
-    """One (M,) tensor per pack, under the weights the model has now."""
-    with torch.no_grad(), autocast():
-        return [predict(model, pack, work.temperatures(pack)).logprobs for pack in work.packed.packs]
+def reference_logprobs(
+    model: PreTrainedModel,
+    work: Work,
+    *,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    before_pack: Callable[[], None],
+) -> list[Tensor]:
+    """One (M,) tensor per pack, under the weights the model has now; the arguments are those of `accumulate`."""
+    logprobs = []
+    for pack in work.packed.packs:
+        before_pack()
+        with torch.no_grad(), autocast():
+            logprobs.append(predict(model, pack, work.temperatures(pack)).logprobs)
+    return logprobs
 
 
 def accumulate(
@@ -113,7 +127,7 @@ def accumulate(
     work: Work,
     reference: Sequence[Tensor] | None,
     *,
-    autocast: Callable[[], AbstractContextManager[None]],
+    autocast: Callable[[], AbstractContextManager[Any]],
     before_pack: Callable[[], None],
 ) -> Sums:
     """Adds the batch's gradient to the weights' `grad`.
@@ -142,7 +156,7 @@ def accumulate(
                 "The loss of this batch is not a finite number, so no step was taken",
                 cure="Go back to the last checkpoint with a smaller learning rate; with precision bf16 also try fp32",
             )
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         sums.loss += float(loss.detach())
         sums.tokens += len(pack.targets)
     return sums

@@ -16,7 +16,7 @@ class LoraOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: int = Field(default=32, ge=1)
     """The adapter's output is scaled by alpha / rank."""
     targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = "all-linear"
     """Names of the layers that get an adapter, such as q_proj; all-linear means every linear layer except the head."""

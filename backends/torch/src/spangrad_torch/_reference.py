@@ -28,8 +28,10 @@ class FrozenReference:
 
     @contextmanager
     def in_place_of(self, trained: Mapping[str, nn.Parameter]) -> Iterator[None]:
-        """Lets the model compute with the reference's weights inside the block. Nothing is copied; nobody else may use the
-        model meanwhile."""
+        """Lets the model compute with the reference's weights inside the block.
+
+        Nothing is copied; nobody else may use the model meanwhile.
+        """
         present = {name: weight.data for name, weight in trained.items()}
         try:
             for name, weight in trained.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spangrad.backend import Backend, Capabilities
+from spangrad.backend import Backend, Capabilities, ChatFormat
 from spangrad.plugins import Register, hookimpl
 from spangrad_torch._options import TorchOptions
 
@@ -27,6 +27,18 @@ class TorchFactory:
             pydantic.ValidationError: wrong or unknown options, all of them at once.
         """
         return TorchOptions.model_validate(dict(options)).model_dump(mode="json")
+
+    def chat_format(self, options: Mapping[str, Any]) -> ChatFormat:
+        """Loads the model's tokenizer and chat template, but no weights.
+
+        Raises:
+            ModelNotFoundError: no such model, with the way to get it.
+            BackendError: the tokenizer has no chat template that can be used.
+        """
+        from spangrad_torch._chat_format import TemplateFormat  # noqa: PLC0415 - transformers, which takes seconds to import
+        from spangrad_torch._model import load_tokenizer  # noqa: PLC0415 - as above
+
+        return TemplateFormat(load_tokenizer(TorchOptions.model_validate(dict(options)).model))
 
     def create(self, options: Mapping[str, Any], *, seed: int) -> Backend:
         """Loads the model; takes seconds, and measures the machine where an option says auto.

@@ -34,7 +34,7 @@ class GatewayClient:
         self._url = url.rstrip("/")
         self._client = httpx.Client(
             base_url=self._url,
-            headers={"Authorization": f"Bearer {key}"},
+            headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=_TIMEOUT,
             transport=httpx.HTTPTransport(retries=_RETRIES) if _is_local(self._url) else None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -36,6 +36,17 @@ class AdvantageReport:
     def trained(self) -> BoolArray:
         """(T,) the transition takes part in the update."""
         return np.array([reason is Reason.TRAINED for reason in self.reasons], dtype=np.bool_)
+
+    def without_update(self, reason: Reason) -> AdvantageReport:
+        """The same report for a step that is not trained on after all: what would have been trained is dropped for `reason`."""
+        nothing = np.zeros(len(self.batch), dtype=np.float64)
+        return replace(
+            self,
+            advantages=nothing,
+            token_weights=nothing,
+            reasons=tuple(reason if old is Reason.TRAINED else old for old in self.reasons),
+            metrics={**self.metrics, "trained_transitions": 0, "trained_rollouts": 0},
+        )
 
     def ledger(self, step: int | None) -> tuple[LedgerEntry, ...]:
         """One entry per transition, for the training step `step`. Write it once the update has been made."""
@@ -124,6 +135,7 @@ class LightningRL:
 _DETAILS: Mapping[Reason, str] = {
     Reason.ZERO_VARIANCE: "all rollouts of the task had the same return",
     Reason.SINGLETON_GROUP: "too few usable rollouts of the task to compare it with",
+    Reason.BATCH_FAILED: "too many rollouts of the step failed for it to be trusted",
     Reason.TOO_LONG: "prompt and action together exceed what the learner takes",
 }
 

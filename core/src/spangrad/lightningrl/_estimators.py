@@ -95,7 +95,7 @@ class ReinforcePlusPlusBaseline:
 
     The second mean and std are over all rollouts of the batch that have others to compare with, those of groups without
     variance included, as published. Trainers that work on padded rows take them over tokens instead, so that long answers
-    weigh more; both agree where all rollouts have equally many tokens.
+    weigh more; where all rollouts have equally many tokens the two differ only in what the unbiased deviation counts.
     """
 
     eps: float = 1e-6

@@ -117,7 +117,7 @@ class AttemptRunner:
                 lambda: agent.function(*arguments),
                 asynchronous=agent.asynchronous,
                 limit=self.timeout,
-                on_limit=close,
+                on_stop=close,
                 name=f"The agent of rollout {scope.rollout_id}",
             )
 

@@ -120,7 +120,7 @@ class Lanes:
         *,
         asynchronous: bool,
         limit: float | None,
-        on_limit: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], None] = lambda: None,
         name: str = "",
     ) -> Outcome:
         """Runs `make()` in its lane, in a copy of the current context, and waits for its end.
@@ -130,7 +130,7 @@ class Lanes:
             asynchronous: the function returns a coroutine, to be run on the agents' loop. A plain function that returns an
                 awaitable has it awaited there too.
             limit: seconds it may take; None does not limit.
-            on_limit: called when they are over, after the code was told to stop and before it is given time to.
+            on_stop: called when the code is told to stop, before it is given time to.
             name: what it is, for the warning about code that does not stop.
 
         Raises:
@@ -139,10 +139,10 @@ class Lanes:
         loop = asyncio.get_running_loop()
         deadline = None if limit is None else loop.time() + limit
         running = self._agents_loop().submit(make) if asynchronous else _in_thread(make)
-        outcome = await self._wait(running, deadline, on_limit, name)
+        outcome = await self._wait(running, deadline, on_stop, name)
         if inspect.isawaitable(outcome.value):
             awaitable = outcome.value
-            outcome = await self._wait(self._agents_loop().submit(lambda: awaitable), deadline, on_limit, name)
+            outcome = await self._wait(self._agents_loop().submit(lambda: awaitable), deadline, on_stop, name)
         return outcome
 
     def close(self) -> None:
@@ -156,18 +156,17 @@ class Lanes:
             self._loop = _LoopThread(self._workers)
         return self._loop
 
-    async def _wait(
-        self, running: _Running, deadline: float | None, on_limit: Callable[[], None], name: str
-    ) -> Outcome:
+    async def _wait(self, running: _Running, deadline: float | None, on_stop: Callable[[], None], name: str) -> Outcome:
         end = asyncio.wrap_future(running.outcome)
         left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
         try:
             if (await asyncio.wait({end}, timeout=left))[0]:
                 return end.result()
             running.stop()
-            on_limit()
+            on_stop()
         except asyncio.CancelledError:
             running.stop()
+            on_stop()
             await self._give_up(end, name)
             raise
         await self._give_up(end, name)

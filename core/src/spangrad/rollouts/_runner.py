@@ -38,7 +38,8 @@ class Runner:
 
     Args:
         agent: what is run.
-        reward: judges each rollout; None takes what the agent returns, or the rewards given while it ran.
+        reward: judges each rollout; its reward adds to those given while the agent ran. With None, what the agent returns is
+            the reward, unless the rollout was rewarded while it ran.
         gateway: the running server the agents call.
         store: where everything is recorded.
         concurrency: rollouts under way at once.
@@ -120,8 +121,7 @@ class Runner:
             return result
 
     def __enter__(self) -> Self:
-        self._users += 1
-        if self._users == 1:
+        if self._users == 0:
             with ExitStack() as stack:
                 stack.callback(self._lanes.close)
                 stack.enter_context(deliver_spans(self._keep_spans))
@@ -129,6 +129,7 @@ class Runner:
                 for integration in self._integrations:
                     stack.callback(integration.attach())
                 self._open = stack.pop_all()
+        self._users += 1
         return self
 
     def __exit__(

@@ -50,8 +50,6 @@ class ScriptedLearner:
     """
 
     def __init__(self, sampler: ScriptedSampler) -> None:
-        self.max_sequence = sampler.context_length
-        """As much as the sampler can make."""
         self.updates: list[UpdateBatch] = []
         self.imitations: list[UpdateBatch] = []
         self.steps = 0
@@ -59,6 +57,11 @@ class ScriptedLearner:
         self.references = 0
         """How often the reference was frozen."""
         self._sampler = sampler
+
+    @property
+    def max_sequence(self) -> int:
+        """As much as the sampler takes."""
+        return self._sampler.context_length
 
     async def update(self, batch: UpdateBatch) -> UpdateReport:
         """Notes the batch."""
@@ -167,6 +170,7 @@ class _Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    model: str = "scripted"
     context_length: PositiveInt = 65536
 
 
@@ -185,7 +189,7 @@ class ScriptedFactory:
         self._script = script
 
     def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Validates `context_length`.
+        """Validates `context_length`; any model is fine, since none is loaded.
 
         Raises:
             pydantic.ValidationError: wrong or unknown options.
@@ -200,6 +204,7 @@ class ScriptedFactory:
     def create(self, options: Mapping[str, Any], *, seed: int) -> ScriptedBackend:
         """A new backend; `seed` changes nothing, as the script draws from each request's seed."""
         del seed
-        backend = ScriptedBackend(self._script, **self.check(options))
+        context_length = self.check(options)["context_length"]
+        backend = ScriptedBackend(self._script, context_length=context_length)
         self.created.append(backend)
         return backend

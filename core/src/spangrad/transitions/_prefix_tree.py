@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -111,11 +112,11 @@ def pack_sequences(sequences: Sequence[TokenSequence], *, budget: int, share: bo
     order = sorted(range(len(inputs)), key=inputs.__getitem__)
     paths = [np.array(inputs[row], dtype=np.int64) for row in order]
     lengths = [len(path) for path in paths]
-    shared = [0, *(_common_prefix(left, right) for left, right in zip(paths[:-1], paths[1:], strict=True))][: len(paths)]
+    shared = [0, *(_common_prefix(left, right) for left, right in pairwise(paths))][: len(paths)]
     cuts = _cheapest_cuts(lengths, shared, max(budget, *lengths, 1)) if share else list(range(len(paths) + 1))
     packs = (
         _build_pack([sequences[row] for row in order[start:end]], order[start:end], paths[start:end], shared[start:end])
-        for start, end in zip(cuts[:-1], cuts[1:], strict=True)
+        for start, end in pairwise(cuts)
     )
     return PackedSequences(tuple(packs), flat_tokens=sum(lengths), distinct_tokens=sum(lengths) - sum(shared))
 

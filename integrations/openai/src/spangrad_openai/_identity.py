@@ -61,7 +61,9 @@ def own_headers(
     """
     kept: dict[str, str | T] = {name: value for name, value in headers.items() if name.lower() not in _REPLACED}
     named = {name.lower() for name in kept}
-    identity = {name: value for name, value in scope.headers().items() if name.lower() not in named}
+    identity = {
+        name: value for name, value in scope.headers().items() if name.lower() not in named and _fits_a_header(value)
+    }
     return {
         **kept,
         **identity,
@@ -69,6 +71,11 @@ def own_headers(
         semconv.REQUEST_HEADER: request_key,
         "Authorization": f"Bearer {scope.api_key}",
     }
+
+
+def _fits_a_header(value: str) -> bool:
+    """Names that HTTP cannot carry are left out: the URL and the key say whose request it is all the same."""
+    return value.isascii() and value.isprintable() and value == value.strip()
 
 
 def _server(url: SplitResult) -> tuple[str, str, int | None]:

@@ -1,0 +1,297 @@
+"""The torch learner: gradients of batches, optimiser steps, and the life of the weights.
+
+All of it runs in one worker thread, so the event loop stays free. The weights are the very tensors the sampler reads: a step
+happens while the sampler is paused, and from then on answers are drawn with the new weights. Every step therefore raises the
+policy version stamped on tokens; `publish` only has to say which it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from spangrad.backend import UpdateBatch, UpdateReport
+from spangrad.errors import BackendError
+from spangrad_torch._adapters import choose_trained, describe_training
+from spangrad_torch._batch_check import check_batch
+from spangrad_torch._checkpoint import LearnerState, load_state, save_state
+from spangrad_torch._export import export_model
+from spangrad_torch._forward import takes_tree_masks
+from spangrad_torch._gradient import Sums, Work, accumulate, lay_out, reference_logprobs
+from spangrad_torch._model import LoadedModel
+from spangrad_torch._optimizer import Optimizer
+from spangrad_torch._options import TorchOptions
+from spangrad_torch._reference import FrozenReference
+
+R = TypeVar("R")
+
+
+class PausableSampler(Protocol):
+    """What the learner needs of the sampler it shares the weights with."""
+
+    policy_version: int
+    """Stamped on tokens; set inside `paused()`."""
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """No forward pass runs inside; what was computed with the weights before is forgotten after."""
+        ...
+
+
+class _GivenUpError(Exception):
+    """Ends a gradient pass nobody waits for any more; never leaves this module."""
+
+
+class TorchLearner:
+    """Updates a model in place; implements `spangrad.backend.Learner`.
+
+    Args:
+        loaded: the model; adapters are put into it in place.
+        sampler: serves the same model.
+        options: of the learner's part of the backend's table.
+        threads: torch threads of the worker; None leaves torch's default.
+        autocast: bfloat16 to compute products in bf16, None to compute in the weights' fp32.
+        seed: of the adapters' first weights.
+
+    Raises:
+        BackendError: the adapter's target layers are not in the model.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        sampler: PausableSampler,
+        options: TorchOptions,
+        *,
+        threads: int | None = None,
+        autocast: torch.dtype | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._loaded = loaded
+        self._model = loaded.model
+        self._sampler = sampler
+        self._options = options
+        self._vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
+        self._autocast_dtype = autocast
+        self._trained = choose_trained(self._model, options.adapter_options, seed=seed)
+        self._training = describe_training(self._model, self._trained, options.adapter_options)
+        self._optimizer = Optimizer(self._trained, options)
+        self._reference: FrozenReference | None = None
+        self._given_up = threading.Event()
+        self._busy = asyncio.Lock()
+        start = partial(torch.set_num_threads, threads) if threads is not None else None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spangrad-learner", initializer=start)
+        self.shares_prefixes = self._worker.submit(takes_tree_masks, self._model).result()
+        """Whether prefixes are computed once; False for models whose attention takes no tree mask."""
+
+    @property
+    def max_sequence(self) -> int:
+        """Most tokens of a prompt and its answer that can be trained on."""
+        return min(self._options.max_sequence, self._loaded.context_length)
+
+    @property
+    def training(self) -> str:
+        """What is trained, in words."""
+        return self._training
+
+    @property
+    def trained_parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(weight.numel() for weight in self._trained.values())
+
+    async def update(self, batch: UpdateBatch) -> UpdateReport:
+        """One policy-gradient step; none when no transition has a gradient.
+
+        Raises:
+            BackendError: the batch cannot be trained on (the message names the call), a KL term has no reference, or loss or
+                gradient are not finite. No step was taken then.
+        """
+        if batch.loss.kl_coefficient != 0 and self._reference is None:
+            raise BackendError(
+                "The loss has a KL term, but there is no reference to compare with",
+                cure="Call freeze_reference() first, or set kl_coefficient to 0",
+            )
+        return await self._step(batch, imitate=False)
+
+    async def imitate(self, batch: UpdateBatch) -> UpdateReport:
+        """One step of maximum likelihood on the batch's actions; see `update`."""
+        return await self._step(batch, imitate=True)
+
+    async def freeze_reference(self) -> None:
+        """Takes the present weights as the reference of the KL term."""
+        async with self._busy:
+            self._reference = await self._run(partial(FrozenReference.of, self._trained))
+
+    async def publish(self) -> int:
+        """The policy version of the present weights. The sampler draws with them since the last step, which raised it."""
+        async with self._busy:
+            return self._sampler.policy_version
+
+    async def save(self, folder: Path) -> None:
+        """Writes all that `load` needs to go on exactly.
+
+        Raises:
+            CheckpointError: the disk is full or may not be written; what was there before is untouched.
+        """
+        async with self._busy:
+            await self._run(lambda: save_state(self._state(), folder))
+
+    async def load(self, folder: Path) -> None:
+        """Restores what `save` wrote and publishes it. The version goes on from the saved one, but never back.
+
+        Raises:
+            CheckpointError: the folder is damaged or of other training; the learner is as it was.
+        """
+        async with self._busy:
+            state = await self._run(lambda: load_state(folder, training=self._training))
+            async with self._sampler.paused():
+                await self._run(partial(self._restore, state))
+                if (present := self._sampler.policy_version) > 0:
+                    self._sampler.policy_version = max(state.policy_version, present + 1)
+                else:
+                    self._sampler.policy_version = state.policy_version
+
+    async def export(self, folder: Path) -> None:
+        """Writes a Hugging Face folder that plain transformers loads, tokenizer and chat template included.
+
+        Raises:
+            CheckpointError: the disk is full or may not be written; what was there before is untouched.
+        """
+        async with self._busy:
+            await self._run(partial(export_model, self._loaded, folder))
+
+    async def close(self) -> None:
+        """Waits for the work in flight; nothing can be done afterwards."""
+        self._given_up.set()
+        await asyncio.to_thread(self._worker.shutdown)
+
+    async def _step(self, batch: UpdateBatch, *, imitate: bool) -> UpdateReport:
+        """Lays out the batch, adds up its gradient, and moves the weights while the sampler rests."""
+        async with self._busy:
+            began = time.perf_counter()
+            work = await self._run(partial(self._prepare, batch, imitate=imitate))
+            if not work.transitions:
+                return UpdateReport(
+                    loss=0.0, grad_norm=0.0, tokens=0, computed_tokens=0, metrics={"optimizer_steps": 0.0}
+                )
+            reference = await self._reference_logprobs(work)
+            sums = await self._run(partial(self._accumulate, work, reference))
+            gradient_done = time.perf_counter()
+            async with self._sampler.paused():
+                norm = await self._run(partial(self._optimizer.step, batch.learning_rate))
+                self._sampler.policy_version += 1
+            seconds = {"gradient_seconds": gradient_done - began, "step_seconds": time.perf_counter() - gradient_done}
+            return _report(work, sums, norm, seconds)
+
+    def _prepare(self, batch: UpdateBatch, *, imitate: bool) -> Work:
+        """The part of a valid batch that has a gradient, laid out."""
+        check_batch(batch, imitate=imitate, max_sequence=self.max_sequence, vocabulary=self._vocabulary)
+        return lay_out(batch, imitate=imitate, budget=self._options.max_tokens_per_pass, share=self.shares_prefixes)
+
+    async def _reference_logprobs(self, work: Work) -> list[Tensor] | None:
+        """What the frozen reference says about the batch, if the loss asks for it.
+
+        The sampler rests, for the reference's weights take the place of the present ones meanwhile.
+        """
+        reference = self._reference
+        if reference is None or work.loss is None or work.loss.kl_coefficient == 0:
+            return None
+
+        def compute() -> list[Tensor]:
+            with reference.in_place_of(self._trained):
+                return reference_logprobs(
+                    self._model, work, autocast=self._autocast, before_pack=self._stop_if_given_up
+                )
+
+        async with self._sampler.paused():
+            return await self._run(compute)
+
+    def _accumulate(self, work: Work, reference: list[Tensor] | None) -> Sums:
+        """The batch's gradient, left in the weights' `grad`; nothing is left there on an error."""
+        try:
+            return accumulate(self._model, work, reference, autocast=self._autocast, before_pack=self._stop_if_given_up)
+        except BaseException:
+            self._optimizer.drop_gradient()
+            raise
+
+    def _autocast(self) -> torch.autocast:
+        """The context of a forward pass, which sets its precision."""
+        return torch.autocast(
+            self._model.device.type, dtype=torch.bfloat16, enabled=self._autocast_dtype == torch.bfloat16
+        )
+
+    def _state(self) -> LearnerState:
+        """All that belongs in a checkpoint; not copied."""
+        return LearnerState(
+            weights={name: weight.detach() for name, weight in self._trained.items()},
+            optimizer=self._optimizer.state(),
+            reference=None if self._reference is None else self._reference.weights,
+            random=torch.get_rng_state(),
+            policy_version=self._sampler.policy_version,
+            steps=self._optimizer.steps,
+            training=self._training,
+        )
+
+    @torch.no_grad()
+    def _restore(self, state: LearnerState) -> None:
+        """Takes over a state whose names and shapes are ours."""
+        for name, weight in self._trained.items():
+            weight.copy_(state.weights[name])
+        self._optimizer.restore(state.optimizer, state.steps)
+        device = self._model.device
+        self._reference = (
+            None if state.reference is None else FrozenReference({n: w.to(device) for n, w in state.reference.items()})
+        )
+        torch.set_rng_state(state.random)
+
+    def _stop_if_given_up(self) -> None:
+        """Ends the work between two packs when nobody waits for it any more."""
+        if self._given_up.is_set():
+            raise _GivenUpError
+
+    async def _run(self, work: Callable[[], R]) -> R:
+        """Runs work in the worker thread.
+
+        When the caller is cancelled, work is ended at the next pack and waited for: the weights must not change behind the
+        back of whoever goes on.
+        """
+        future = asyncio.get_running_loop().run_in_executor(self._worker, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._given_up.set()
+            while not future.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            self._given_up.clear()
+            if not future.cancelled():
+                future.exception()  # seen: the cancellation is what counts
+            raise
+
+
+def _report(work: Work, sums: Sums, norm: float, seconds: Mapping[str, float]) -> UpdateReport:
+    """The step in plain numbers."""
+    packed = work.packed
+    return UpdateReport(
+        loss=sums.loss,
+        grad_norm=norm,
+        tokens=sums.tokens,
+        computed_tokens=packed.computed_tokens,
+        metrics={
+            **sums.metrics(),
+            **seconds,
+            "optimizer_steps": 1.0,
+            "packs": float(len(packed.packs)),
+            "flat_tokens": float(packed.flat_tokens),
+            "repeated_tokens": float(packed.repeated_tokens),
+        },
+    )
