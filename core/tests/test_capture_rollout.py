@@ -9,7 +9,9 @@ import os
 import socket
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import openai
@@ -200,6 +202,30 @@ def test_a_gateway_that_is_not_there_is_an_error_before_the_block_runs(monkeypat
         with pytest.raises(GatewayError, match="No gateway answers"), spangrad.rollout():
             ran.append(True)
         assert ran == []
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:1", "http://[::1", "not a url"])
+def test_a_url_that_is_none_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("SPANGRAD_URL", url)
+    with pytest.raises(GatewayError, match="SPANGRAD_URL"), spangrad.rollout():
+        pass
+
+
+def test_a_server_that_is_no_gateway_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # noqa: N802 - the name http.server calls
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>hello</html>")
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("SPANGRAD_URL", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(GatewayError, match="no spangrad gateway"), spangrad.rollout():
+            pass
 
 
 @pytest.mark.parametrize("key", ["", "wrong"])

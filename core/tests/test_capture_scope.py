@@ -12,6 +12,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 
 from spangrad.capture import RolloutScope, current_scope, scope_from_environment, scope_to_environment, use_scope
+from spangrad.errors import ConfigError
 
 
 def make_scope(rollout_id: str = "r1") -> RolloutScope:
@@ -125,3 +126,9 @@ def test_a_scope_survives_the_way_through_the_environment() -> None:
 
 def test_an_environment_of_a_gateway_alone_names_no_rollout() -> None:
     assert scope_from_environment({"SPANGRAD_URL": "http://127.0.0.1:1", "SPANGRAD_KEY": "k"}) is None
+
+
+def test_an_attempt_that_is_no_number_is_an_error_of_ours() -> None:
+    environment = scope_to_environment(make_scope()) | {"SPANGRAD_ATTEMPT": "two"}
+    with pytest.raises(ConfigError, match="SPANGRAD_ATTEMPT is 'two'"):
+        scope_from_environment(environment)

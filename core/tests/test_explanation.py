@@ -10,8 +10,8 @@ import pytest
 
 from spangrad.errors import StoreError
 from spangrad.lightningrl import GRPO, Identical, LightningRL
-from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
-from spangrad.transitions import Call, CallStatus, Choice, TransitionBatch, explain, extract
+from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, explain, open_store
+from spangrad.transitions import Call, CallStatus, Choice, TransitionBatch, extract
 
 MakeRollout = Callable[..., RolloutRecord]
 MakeReward = Callable[..., RewardRecord]

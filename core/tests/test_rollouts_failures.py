@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -98,6 +99,31 @@ async def test_an_agent_whose_model_is_not_routed_has_failed_and_is_told_the_nam
     assert "gpt-9" in result.error
     assert "echo" in result.error
     assert [call.status for call in echo_store.calls("r")] == [CallStatus.ERROR]
+
+
+async def test_a_plain_agent_that_returns_a_coroutine_has_it_awaited(play_agent: PlayAgent) -> None:
+    result = await play_agent(lambda task, rollout: returning(3)(task, rollout))  # noqa: PLW0108 - a plain function
+    assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 3.0)
+
+
+async def test_sys_exit_in_a_task_of_one_agent_does_not_end_the_loop_of_all(
+    echo_gateway: Gateway, echo_store: Store
+) -> None:
+    async def leave() -> None:
+        sys.exit(1)
+
+    async def agent(task: Any, rollout: Rollout) -> float:
+        if task["text"] == "leave":
+            await asyncio.gather(leave(), return_exceptions=True)
+        await ask_async(rollout)
+        return 1.0
+
+    jobs = [RolloutJob(f"r{i}", 1, "g", Task("t", {"text": text}), "train", 1) for i, text in enumerate(["leave", "x"])]
+    results = await Runner(load_agent(agent, Path()), None, echo_gateway, echo_store, concurrency=1, timeout=5).run(
+        jobs
+    )
+    assert results[1].status is RolloutStatus.SUCCEEDED
+    assert results[0].status in {RolloutStatus.SUCCEEDED, RolloutStatus.FAILED}
 
 
 async def test_an_agent_that_makes_no_call_is_no_success(play_agent: PlayAgent) -> None:

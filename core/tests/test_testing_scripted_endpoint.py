@@ -64,5 +64,5 @@ def test_a_slow_answer_times_out() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_breaks_off_is_an_error_for_its_client(stream: bool) -> None:
     endpoint = ScriptedEndpoint(lambda _: "hello", break_off=True)
-    with endpoint, client(endpoint) as openai_client, pytest.raises(Exception, match="(?i)connection|incomplete"):
+    with endpoint, client(endpoint) as openai_client, pytest.raises(Exception, match=r"(?i)connection|incomplete"):
         list(openai_client.chat.completions.create(model="m", messages=USER, stream=stream))

@@ -7,10 +7,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from transformers import AutoTokenizer
 
 from spangrad.errors import BackendError
+from spangrad_torch._chat_format import TemplateFormat
 from spangrad_torch._learner import TorchLearner
-from spangrad_torch._model import LoadedModel, load_model
+from spangrad_torch._model import LoadedModel, _read, find_model, load_model
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._precision import Compute, choose_compute
 from spangrad_torch._sampler import TorchSampler
@@ -117,6 +119,16 @@ if TYPE_CHECKING:
     def _keeps_the_contract(backend: TorchBackend) -> tuple[Backend, Sampler, Learner]:
         """Only for the type checker."""
         return backend, backend.sampler, backend.learner
+
+
+def load_chat_format(options: TorchOptions) -> TemplateFormat:
+    """The model's tokenizer and chat template, without its weights.
+
+    Raises:
+        ModelNotFoundError: no such model, with the way to get it.
+        BackendError: the tokenizer has no chat template that can be used.
+    """
+    return TemplateFormat(_read(find_model(options.model).folder, AutoTokenizer))
 
 
 def _device(name: str) -> torch.device:

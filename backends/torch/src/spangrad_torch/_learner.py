@@ -80,7 +80,7 @@ class TorchLearner:
         self._model = loaded.model
         self._sampler = sampler
         self._options = options
-        self._vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
+        self._vocabulary = int(self._model.config.get_text_config().vocab_size)
         self._autocast_dtype = autocast
         self._trained = choose_trained(self._model, options.adapter_options, seed=seed)
         self._training = describe_training(self._model, self._trained, options.adapter_options)

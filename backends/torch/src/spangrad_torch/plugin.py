@@ -35,10 +35,9 @@ class TorchFactory:
             ModelNotFoundError: no such model, with the way to get it.
             BackendError: the tokenizer has no chat template that can be used.
         """
-        from spangrad_torch._chat_format import TemplateFormat  # noqa: PLC0415 - transformers, which takes seconds to import
-        from spangrad_torch._model import load_tokenizer  # noqa: PLC0415 - as above
+        from spangrad_torch._backend import load_chat_format  # noqa: PLC0415 - torch is imported only when something is loaded
 
-        return TemplateFormat(load_tokenizer(TorchOptions.model_validate(dict(options)).model))
+        return load_chat_format(TorchOptions.model_validate(dict(options)))
 
     def create(self, options: Mapping[str, Any], *, seed: int) -> Backend:
         """Loads the model; takes seconds, and measures the machine where an option says auto.

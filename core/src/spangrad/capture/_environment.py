@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from spangrad.capture._scope import RolloutScope
+from spangrad.errors import ConfigError
 
 URL_VARIABLE: Final = "SPANGRAD_URL"
 """Root URL of the gateway."""
@@ -33,9 +34,15 @@ def scope_to_environment(scope: RolloutScope) -> dict[str, str]:
 
 
 def scope_from_environment(environ: Mapping[str, str]) -> RolloutScope | None:
-    """The rollout this process was started for; None when it was started for none."""
+    """The rollout this process was started for; None when it was started for none.
+
+    Raises:
+        ConfigError: the attempt is no number.
+    """
     if not {_ROLLOUT, _ATTEMPT, _TASK_ID, _BASE_URL, KEY_VARIABLE, URL_VARIABLE} <= environ.keys():
         return None
+    if not environ[_ATTEMPT].isdecimal():
+        raise ConfigError(f"{_ATTEMPT} is {environ[_ATTEMPT]!r}, not a number", cure="Leave it as the runner set it")
     return RolloutScope(
         rollout_id=environ[_ROLLOUT],
         attempt=int(environ[_ATTEMPT]),

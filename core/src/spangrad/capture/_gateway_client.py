@@ -31,13 +31,20 @@ class GatewayClient:
     def __init__(self, url: str, key: str) -> None:
         import httpx  # noqa: PLC0415 - takes a tenth of a second that programs which open no rollout need not spend
 
-        self._url = url.rstrip("/")
-        self._client = httpx.Client(
-            base_url=self._url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=_TIMEOUT,
-            transport=httpx.HTTPTransport(retries=_RETRIES) if _is_local(self._url) else None,
-        )
+        self._url = url.strip().rstrip("/")
+        key = key.strip()
+        try:
+            self._client = httpx.Client(
+                base_url=self._url,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                timeout=_TIMEOUT,
+                transport=httpx.HTTPTransport(retries=_RETRIES) if _is_local(self._url) else None,
+            )
+        except (httpx.InvalidURL, ValueError) as error:  # a key that is not ASCII is a ValueError
+            raise GatewayError(
+                f"The gateway cannot be asked: {error}",
+                cure="Correct SPANGRAD_URL (like http://127.0.0.1:8400) or SPANGRAD_KEY",
+            ) from error
 
     def open(self, **fields: Any) -> dict[str, Any]:
         """Opens a rollout; returns rollout_id, attempt, base_url and api_key.
@@ -45,8 +52,14 @@ class GatewayClient:
         Raises:
             GatewayError: the gateway cannot be reached or refuses.
         """
-        opened: dict[str, Any] = self._post("/rollouts", {k: v for k, v in fields.items() if v is not None}).json()
-        return opened
+        response = self._post("/rollouts", {name: value for name, value in fields.items() if value is not None})
+        try:
+            opened: dict[str, Any] = response.json()
+            return {name: opened[name] for name in ("rollout_id", "attempt", "base_url", "api_key")}
+        except (ValueError, TypeError, KeyError) as error:
+            raise GatewayError(
+                f"What answers at {self._url} is no spangrad gateway", cure="Correct SPANGRAD_URL"
+            ) from error
 
     def send_spans(self, spans: Iterable[Span], *, key: str) -> None:
         """Sends spans of one rollout, under that rollout's own key.

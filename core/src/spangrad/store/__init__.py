@@ -1,7 +1,19 @@
-"""The store: durable memory of a run."""
+"""The store: durable memory of a run, and what it can tell of a rollout."""
 
 from spangrad.store._contract import Store
+from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, ExplainedReward, Explanation, explain
 from spangrad.store._open import open_store
-from spangrad.store._records import RewardRecord, RolloutRecord, RolloutStatus
+from spangrad.transitions import RewardRecord, RolloutRecord, RolloutStatus
 
-__all__ = ["RewardRecord", "RolloutRecord", "RolloutStatus", "Store", "open_store"]
+__all__ = [
+    "ExplainedAttempt",
+    "ExplainedCall",
+    "ExplainedReward",
+    "Explanation",
+    "RewardRecord",
+    "RolloutRecord",
+    "RolloutStatus",
+    "Store",
+    "explain",
+    "open_store",
+]

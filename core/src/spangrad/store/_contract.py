@@ -7,8 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from spangrad.spans import Span
-from spangrad.store._records import RewardRecord, RolloutRecord, RolloutStatus
-from spangrad.transitions import Call, LedgerEntry
+from spangrad.transitions import Call, LedgerEntry, RewardRecord, RolloutRecord, RolloutStatus
 
 
 class Store(Protocol):

@@ -11,8 +11,17 @@ import numpy as np
 
 from spangrad.errors import RewardError, StoreError
 from spangrad.spans import Span, span_from_json, span_to_json
-from spangrad.store._records import RewardRecord, RolloutRecord, RolloutStatus
-from spangrad.transitions import Call, CallStatus, Choice, Fate, LedgerEntry, Reason
+from spangrad.transitions import (
+    Call,
+    CallStatus,
+    Choice,
+    Fate,
+    LedgerEntry,
+    Reason,
+    RewardRecord,
+    RolloutRecord,
+    RolloutStatus,
+)
 
 Row = Mapping[str, Any]
 

@@ -17,9 +17,8 @@ from spangrad.errors import StoreError
 from spangrad.spans import Span
 from spangrad.store import _rows as rows
 from spangrad.store import _tables as tables
-from spangrad.store._records import RewardRecord, RolloutRecord, RolloutStatus
 from spangrad.store._writer import Write, Writer
-from spangrad.transitions import Call, LedgerEntry
+from spangrad.transitions import Call, LedgerEntry, RewardRecord, RolloutRecord, RolloutStatus
 
 
 def _removal(table: Table, *key: str) -> Any:

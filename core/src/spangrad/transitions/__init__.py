@@ -1,10 +1,10 @@
 """From calls and rewards to transitions, and a ledger that says what became of every call."""
 
 from spangrad.transitions._call import Call, CallStatus, Choice
-from spangrad.transitions._explanation import ExplainedAttempt, ExplainedCall, Explanation, explain
-from spangrad.transitions._extraction import Extraction, extract, fate_of
+from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
+from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
 from spangrad.transitions._transition import (
     BoolArray,
     FloatArray,
@@ -14,13 +14,11 @@ from spangrad.transitions._transition import (
 )
 
 __all__ = [
+    "NO_CHOICE",
     "BoolArray",
     "Call",
     "CallStatus",
     "Choice",
-    "ExplainedAttempt",
-    "ExplainedCall",
-    "Explanation",
     "Extraction",
     "Fate",
     "FloatArray",
@@ -29,10 +27,12 @@ __all__ = [
     "PackedSequences",
     "PrefixTreePack",
     "Reason",
+    "RewardRecord",
+    "RolloutRecord",
+    "RolloutStatus",
     "TokenSequence",
     "Transition",
     "TransitionBatch",
-    "explain",
     "extract",
     "fate_of",
     "pack_sequences",

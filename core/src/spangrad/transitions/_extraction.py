@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from spangrad.errors import RewardError
 from spangrad.spans import Span
 from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._retries import superseded_by
+from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
 from spangrad.transitions._span_facts import SpanFacts
 from spangrad.transitions._transition import Transition
-
-if TYPE_CHECKING:  # the store's room comes later and imports this one; only its records' types are needed here
-    from spangrad.store import RewardRecord, RolloutRecord
 
 _EXCLUDED = frozenset(
     {
@@ -38,15 +35,14 @@ _EXCLUDED = frozenset(
 
 _CALL_FAULTS = {CallStatus.ERROR: Reason.CALL_FAILED, CallStatus.UNDELIVERED: Reason.UNDELIVERED}
 
-# By the words of spangrad.store.RolloutStatus; one that is not here is refused.
-_STATUS_FAULTS: Mapping[str, tuple[Reason, str] | None] = {
-    "succeeded": None,
-    "running": (Reason.ROLLOUT_UNFINISHED, "the rollout is still running"),
-    "no_reward": (Reason.NO_REWARD, "nobody gave the rollout a usable reward"),
-    "no_call": (Reason.ROLLOUT_FAILED, "the agent made no call"),
-    "failed": (Reason.ROLLOUT_FAILED, "the agent failed"),
-    "timed_out": (Reason.ROLLOUT_FAILED, "the rollout ran into its time limit"),
-    "lost": (Reason.ROLLOUT_FAILED, "the process that ran the rollout went away"),
+_STATUS_FAULTS: Mapping[RolloutStatus, tuple[Reason, str] | None] = {
+    RolloutStatus.SUCCEEDED: None,
+    RolloutStatus.RUNNING: (Reason.ROLLOUT_UNFINISHED, "the rollout is still running"),
+    RolloutStatus.NO_REWARD: (Reason.NO_REWARD, "nobody gave the rollout a usable reward"),
+    RolloutStatus.NO_CALL: (Reason.ROLLOUT_FAILED, "the agent made no call"),
+    RolloutStatus.FAILED: (Reason.ROLLOUT_FAILED, "the agent failed"),
+    RolloutStatus.TIMED_OUT: (Reason.ROLLOUT_FAILED, "the rollout ran into its time limit"),
+    RolloutStatus.LOST: (Reason.ROLLOUT_FAILED, "the process that ran the rollout went away"),
 }
 
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spangrad.errors import StoreError
-from spangrad.transitions._call import Call, Choice
-from spangrad.transitions._explanation_text import render_explanation
-from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of
-from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
-
-if TYPE_CHECKING:  # the store's room comes later; only its types are needed here
-    from spangrad.store import RewardRecord, RolloutRecord, Store
+from spangrad.store._contract import Store
+from spangrad.store._explanation_text import render_explanation
+from spangrad.transitions import (
+    NO_CHOICE,
+    Call,
+    Choice,
+    Extraction,
+    Fate,
+    LedgerEntry,
+    Reason,
+    RewardRecord,
+    RolloutRecord,
+    extract,
+    fate_of,
+)
 
 Decode = Callable[[Sequence[int]], str]
 

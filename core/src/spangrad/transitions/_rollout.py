@@ -1,4 +1,4 @@
-"""What the store keeps besides calls, spans and ledger entries."""
+"""One run of an agent on a task, and the rewards somebody gave it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the explanation renders itself through this module
-    from spangrad.transitions._explanation import ExplainedAttempt, ExplainedCall, Explanation
+    from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, Explanation
 
 _WIDTH = 120
 
