@@ -53,7 +53,7 @@ class TestARun:
         assert rows["evaluation"] == 32
         assert set(rows) <= {"evaluation", "trained", "zero_variance"}
         assert rows["trained"] == sum(
-            record["trained_transitions"] for record in project.metrics() if record["kind"] == "step"
+            record["lightningrl"]["trained_transitions"] for record in project.metrics() if record["kind"] == "step"
         )
         assert summary["counts"]["rollouts"] == 64
 
@@ -248,7 +248,7 @@ class TestBadInput:
 
         assert done.returncode == 0, done.stderr
         steps = [r for r in project.metrics() if r["kind"] == "step"]
-        assert [r["zero_variance_groups"] for r in steps] == [4, 4, 4, 4]
+        assert [r["lightningrl"]["zero_variance_groups"] for r in steps] == [4, 4, 4, 4]
         assert [r["updates"] for r in steps] == [[], [], [], []]
         assert "nothing to learn" in done.stderr
 

@@ -213,7 +213,7 @@ def test_a_url_that_is_none_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_server_that_is_no_gateway_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Page(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the name http.server calls
+        def do_POST(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"<html>hello</html>")

@@ -55,6 +55,14 @@ def test_all_spans_are_delivered_before_the_block_ends() -> None:
     assert len(received.spans) == 2_000
 
 
+def test_a_span_that_finished_before_the_block_is_not_delivered() -> None:
+    received = Received()
+    tracer_provider().get_tracer("test").start_span("earlier").end()
+    with deliver_spans(received):
+        pass
+    assert received.spans == []
+
+
 def test_a_flush_delivers_what_has_finished_so_far() -> None:
     received = Received()
     tracer = tracer_provider().get_tracer("test")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +16,7 @@ import pytest
 
 from spangrad.gateway import EngineError, Gateway, RolloutAccess
 from spangrad.store import Store
-from spangrad.testing import ByteChatFormat, ScriptedPrompt, scripted_logprob
+from spangrad.testing import ByteChatFormat, Piece, ScriptedPrompt, scripted_logprob
 from spangrad.transitions import Call, CallStatus
 
 if TYPE_CHECKING:
@@ -142,3 +145,56 @@ async def test_two_hundred_agents_at_once_each_own_exactly_their_calls(
     assert gateway_store.calls(None) == []
     assert gateway_store.counts()["calls"] == sum(map(len, stored))
     assert len({call.call_id for calls in stored for call in calls}) == sum(map(len, stored))
+
+
+async def impatient_agent(access: RolloutAccess, draw: random.Random, requests: int) -> None:
+    """Sends requests on connections of their own and hangs up on every other one after a random while."""
+    host, port = access.base_url.removeprefix("http://").partition("/")[0].split(":")
+    for number in range(requests):
+        stream = draw.random() < 0.5
+        body = {
+            "model": "model",
+            "stream": stream,
+            "messages": [{"role": "user", "content": f"{access.rollout_id} {number}"}],
+        }
+        data = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {access.api_key}\r\n"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{head}connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
+        await writer.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(draw.random() * 0.05 if number % 2 else 60):
+                await reader.read()
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_agents_that_hang_up_at_random_leave_one_record_for_each_request(
+    make_gateway: Callable[..., Gateway], gateway_store: Store
+) -> None:
+    def script(prompt: ScriptedPrompt) -> list[Piece]:
+        draw = random.Random(prompt.last)
+        return [
+            piece for text in ("one ", "two ", "three") for piece in (text, lambda: asyncio.sleep(draw.random() / 50))
+        ]
+
+    gateway = make_gateway(script)
+    accesses = [gateway.open_rollout(f"rollout-{agent}", 1) for agent in range(20)]
+    await asyncio.gather(*(impatient_agent(access, random.Random(i), 10) for i, access in enumerate(accesses)))
+    tallies = [gateway.close_rollout(access.rollout_id, 1).result(timeout=10) for access in accesses]
+    seen: Counter[CallStatus] = Counter()
+    for access, tally in zip(accesses, tallies, strict=True):
+        calls = gateway_store.calls(access.rollout_id)
+        assert len(calls) == tally.calls
+        assert len({call.request["messages"][0]["content"] for call in calls}) == len(calls)
+        for call in calls:
+            seen[call.status] += 1
+            sampled = bytes(
+                token for choice in call.choices for token in choice.token_ids or () if token < 256
+            ).decode()
+            assert "one two three".startswith(sampled)
+            assert call.status is not CallStatus.OK or sampled == "one two three"
+    assert seen[CallStatus.OK] >= 100
+    assert seen[CallStatus.UNDELIVERED] > 0
+    assert seen[CallStatus.ERROR] == 0

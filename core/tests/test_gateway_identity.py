@@ -66,11 +66,15 @@ def test_the_url_alone_names_the_rollout_on_this_machine(
     assert len(gateway_store.calls("r")) == 2
 
 
-def test_headers_name_the_rollout_too(gateway: Gateway, http: httpx.Client, gateway_store: Store) -> None:
-    gateway.open_rollout("r", 1)
-    headers = {"x-spangrad-rollout": "r", "x-spangrad-attempt": "1"}
-    assert http.post("/v1/chat/completions", json=BODY, headers=headers).status_code == 200
-    assert len(gateway_store.calls("r")) == 1
+@pytest.mark.parametrize(("rollout_id", "header"), [("r", "r"), ("a%2Fb", "a%2Fb"), ("é/1", "%C3%A9%2F1")])
+def test_headers_name_the_rollout_too(
+    gateway: Gateway, http: httpx.Client, gateway_store: Store, rollout_id: str, header: str
+) -> None:
+    key = gateway.open_rollout(rollout_id, 1).api_key
+    headers = {"x-spangrad-rollout": header, "x-spangrad-attempt": "1", "x-spangrad-agent": "s%C3%B6lver"}
+    for authorization in ({}, bearer(key)):
+        assert http.post("/v1/chat/completions", json=BODY, headers=headers | authorization).status_code == 200
+    assert [call.agent for call in gateway_store.calls(rollout_id)] == ["sölver", "sölver"]
 
 
 def test_a_call_that_names_no_rollout_is_an_orphan(gateway: Gateway, http: httpx.Client, gateway_store: Store) -> None:

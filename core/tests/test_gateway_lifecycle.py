@@ -186,6 +186,21 @@ def test_a_gateway_on_every_address_names_one_that_can_be_called(make_gateway: M
     assert httpx.get(f"{gateway.base_url}/health", trust_env=False).json()["status"] == "ok"
 
 
+def test_a_gateway_paused_before_its_start_holds_its_first_request(
+    gateway_store: Store, background: ThreadPoolExecutor
+) -> None:
+    sampler = ScriptedSampler(lambda _: "x")
+    gateway = Gateway(gateway_store, [Route("model", TokenEngine(sampler, ByteChatFormat(), "scripted"))])
+    gateway.pause()
+    with gateway:
+        answer = background.submit(post, gateway.base_url, gateway.open_rollout("r", 1).api_key)
+        while httpx.get(f"{gateway.base_url}/health", trust_env=False).json()["in_flight"] < 1:
+            pass
+        assert sampler.started == 0
+        gateway.resume()
+        assert answer.result(timeout=10).status_code == 200
+
+
 def test_a_stopped_gateway_opens_nothing_and_can_be_started_again(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(lambda _: "x")
     gateway.stop()

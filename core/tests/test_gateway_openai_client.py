@@ -24,6 +24,7 @@ pytestmark = pytest.mark.openai_client
 
 MakeGateway = Callable[..., Gateway]
 CALC: Any = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object"}}}
+IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}]
 CALL_TEXT = '<tool_call>{"name": "calc", "arguments": {"expression": "97+3"}}</tool_call>'
 
 
@@ -81,6 +82,21 @@ def test_an_answer_and_its_record_agree_on_every_token(
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(prompt), len(sampled))
 
 
+def test_token_ids_are_in_the_answer_when_they_are_asked_for(
+    make_gateway: MakeGateway, connect: Callable[..., openai.OpenAI], gateway_store: Store
+) -> None:
+    create = connect(make_gateway(echo).open_rollout("r", 1)).chat.completions.create
+    asked: Any = create(model="model", messages=user("x"), extra_body={"return_token_ids": True})
+    call = only_call(gateway_store)
+    assert (tuple(asked.prompt_token_ids), tuple(asked.choices[0].token_ids)) == (
+        call.prompt_ids,
+        call.choices[0].token_ids,
+    )
+    plain = create(model="model", messages=user("x"))
+    assert plain.model_extra == {}
+    assert plain.choices[0].model_extra == {}
+
+
 async def test_an_async_client_gets_the_same(make_gateway: MakeGateway, gateway_store: Store) -> None:
     access = make_gateway(echo).open_rollout("r", 1)
     async with openai.AsyncOpenAI(base_url=access.base_url, api_key=access.api_key) as client:
@@ -136,6 +152,33 @@ def test_content_reaches_the_agent_while_the_rest_is_still_sampled(
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "late"
 
 
+def test_a_stream_closed_early_is_undelivered_and_its_sampling_stops(
+    make_gateway: MakeGateway, connect: Callable[..., openai.OpenAI], gateway_store: Store
+) -> None:
+    sampler = ScriptedSampler(lambda _: ["early ", asyncio.Event().wait, "never"])
+    gateway = make_gateway(TokenEngine(sampler, ByteChatFormat(), "scripted"))
+    client = connect(gateway.open_rollout("r", 1))
+    with client.chat.completions.create(model="model", messages=user("go"), stream=True) as stream:
+        assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "early "]
+    tally = gateway.close_rollout("r", 1).result(timeout=10)
+    call = only_call(gateway_store)
+    assert (tally.answered, call.status, call.choices[0].token_ids) == (0, CallStatus.UNDELIVERED, tuple(b"early "))
+    assert sampler.finished == 0
+
+
+def test_a_client_that_times_out_and_retries_leaves_an_undelivered_call_and_a_good_one(
+    make_gateway: MakeGateway, connect: Callable[..., openai.OpenAI], gateway_store: Store
+) -> None:
+    waits: Iterator[Callable[[], Any]] = iter([asyncio.Event().wait, lambda: asyncio.sleep(0)])
+    gateway = make_gateway(lambda _: [next(waits), "at last"])
+    client = connect(gateway.open_rollout("r", 1), timeout=2.0, max_retries=1)
+    answer = client.chat.completions.create(model="model", messages=user("x"))
+    assert answer.choices[0].message.content == "at last"
+    gateway.close_rollout("r", 1).result(timeout=10)
+    calls = gateway_store.calls("r")
+    assert [(call.status, call.retry) for call in calls] == [(CallStatus.UNDELIVERED, 0), (CallStatus.OK, 1)]
+
+
 def test_the_stream_helper_puts_the_answer_together(
     make_gateway: MakeGateway, connect: Callable[..., openai.OpenAI]
 ) -> None:
@@ -155,7 +198,7 @@ def test_the_stream_helper_puts_the_answer_together(
 def test_a_tool_call_in_the_text_becomes_an_openai_tool_call(
     make_gateway: MakeGateway, connect: Callable[..., openai.OpenAI], gateway_store: Store, stream: bool
 ) -> None:
-    pieces = ["I'll compute", " <tool", CALL_TEXT[5:40], CALL_TEXT[40:]]
+    pieces = ["I'll compute", " <tool", CALL_TEXT[len("<tool") : 40], CALL_TEXT[40:]]
     client = connect(make_gateway(lambda _: pieces).open_rollout("r", 1))
     if stream:
         with client.chat.completions.stream(model="model", messages=user("97+3?"), tools=[CALC]) as events:
@@ -332,6 +375,7 @@ def test_retries_after_a_failure_are_calls_of_their_own_with_one_request_key(
         ({"frequency_penalty": 0.5}, ("BadRequestError", "unsupported_parameter", "frequency_penalty")),
         ({"response_format": {"type": "json_object"}}, ("BadRequestError", "unsupported_parameter", "response_format")),
         ({"tools": [CALC], "tool_choice": "required"}, ("BadRequestError", None, "tool choice 'required'")),
+        ({"messages": IMAGE}, ("BadRequestError", None, "part of type 'image_url'")),
         ({"messages": user("x" * 700)}, ("BadRequestError", "context_length_exceeded", "holds 600")),
     ],
 )

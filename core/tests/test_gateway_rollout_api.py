@@ -43,7 +43,7 @@ def chat(http: httpx.Client, rollout: dict[str, Any]) -> httpx.Response:
 
 def test_a_rollout_from_opening_to_its_end(http: httpx.Client, gateway_store: Store) -> None:
     rollout = opened(http, task_id="t/1", group_id="g")
-    assert rollout["rollout_id"].startswith("t/1-")
+    assert rollout["rollout_id"].startswith("t-1-")
     assert rollout["attempt"] == 1
     running = gateway_store.rollout(rollout["rollout_id"])
     assert running is not None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,6 @@ from spangrad.store import RolloutStatus, Store
 from spangrad.transitions import CallStatus
 
 PlayAgent = Callable[..., Awaitable[RolloutResult]]
-
-
-@pytest.fixture
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that was told to stop gets a fifth of a second to do so."""
-    monkeypatch.setattr("spangrad.rollouts._lanes._GRACE", 0.2)
 
 
 async def ask_async(rollout: Rollout, text: str = "x") -> None:
@@ -122,8 +114,7 @@ async def test_sys_exit_in_a_task_of_one_agent_does_not_end_the_loop_of_all(
     results = await Runner(load_agent(agent, Path()), None, echo_gateway, echo_store, concurrency=1, timeout=5).run(
         jobs
     )
-    assert results[1].status is RolloutStatus.SUCCEEDED
-    assert results[0].status in {RolloutStatus.SUCCEEDED, RolloutStatus.FAILED}
+    assert [result.status for result in results] == [RolloutStatus.SUCCEEDED] * 2
 
 
 async def test_an_agent_that_makes_no_call_is_no_success(play_agent: PlayAgent) -> None:
@@ -211,73 +202,6 @@ async def test_an_async_reward_function_may_reward_through_the_rollout(play_agen
 
     result = await play_agent(returning(2), judge)
     assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 3.0)
-
-
-async def test_an_async_agent_that_hangs_is_cancelled(play_agent: PlayAgent, echo_store: Store) -> None:
-    ended = threading.Event()
-
-    async def agent(task: Any, rollout: Rollout) -> None:
-        del task
-        try:
-            await ask_async(rollout, "wait")
-        finally:
-            ended.set()
-
-    result = await play_agent(agent, timeout=1)
-    assert result.status is RolloutStatus.TIMED_OUT
-    assert result.error == "The agent was still running after 1 seconds"
-    assert ended.is_set()
-    assert [call.status for call in echo_store.calls("r")] == [CallStatus.UNDELIVERED]
-
-
-@pytest.mark.usefixtures("short_grace")
-async def test_a_plain_agent_that_hangs_is_left_behind_and_its_later_calls_fail(
-    play_agent: PlayAgent, echo_store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    release, refused = threading.Event(), threading.Event()
-
-    def agent(task: Any, rollout: Rollout) -> None:
-        del task
-        release.wait(20)
-        try:
-            ask(rollout)
-        except openai.APIStatusError:
-            refused.set()
-
-    with caplog.at_level(logging.WARNING, "spangrad.rollouts"):
-        result = await play_agent(agent, timeout=0.3)
-    assert result.status is RolloutStatus.TIMED_OUT
-    assert "left behind" in caplog.text
-    release.set()
-    assert await asyncio.to_thread(refused.wait, 20)
-    assert [call.status for call in echo_store.calls("r")] == [CallStatus.ERROR]
-
-
-async def test_a_plain_agent_that_waits_for_the_model_is_freed_by_the_gateway(play_agent: PlayAgent) -> None:
-    result = await play_agent(lambda task, rollout: ask(rollout, "wait"), timeout=1)  # noqa: ARG005 - the agent's parameters
-    assert result.status is RolloutStatus.TIMED_OUT
-
-
-@pytest.mark.usefixtures("short_grace")
-async def test_an_agent_that_blocks_the_loop_costs_the_others_nothing_later(
-    echo_gateway: Gateway, echo_store: Store
-) -> None:
-    release = threading.Event()
-
-    async def agent(task: Any, rollout: Rollout) -> float:
-        if task["text"] == "block":
-            release.wait(20)
-        await ask_async(rollout)
-        return 1.0
-
-    jobs = [
-        RolloutJob(f"r{i}", 1, "g", Task("t", {"text": text}), "train", 1) for i, text in enumerate(["block", "x", "x"])
-    ]
-    with Runner(load_agent(agent, Path()), None, echo_gateway, echo_store, concurrency=1, timeout=3) as runner:
-        results = await runner.run(jobs)
-        assert runner.abandoned == 1
-        release.set()
-    assert [r.status for r in results] == [RolloutStatus.TIMED_OUT, RolloutStatus.SUCCEEDED, RolloutStatus.SUCCEEDED]
 
 
 async def test_failures_leave_their_siblings_alone(echo_gateway: Gateway, echo_store: Store) -> None:

@@ -7,6 +7,7 @@ import json
 import operator
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from openai import AsyncOpenAI
@@ -28,17 +29,22 @@ async def solve(task: Mapping[str, Any]) -> dict[str, str | None]:
     """Answers the task's question: the last tool result and the final answer, None where there was none."""
     messages: list[Any] = prompt(task)
     result = None
-    async with AsyncOpenAI() as client:
-        for _ in range(MODEL_CALLS):
-            reply = await client.chat.completions.create(model="policy", messages=messages, tools=[CALC], max_tokens=48)
-            message = reply.choices[0].message
-            if not message.tool_calls:
-                return {"result": result, "answer": message.content}
-            messages.append(message.model_dump(exclude_none=True))
-            for call in message.tool_calls:
-                result = use_calc(call.function.arguments) if call.type == "function" else f"error: no tool {call.type}"
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    for _ in range(MODEL_CALLS):
+        reply = await client().chat.completions.create(model="policy", messages=messages, tools=[CALC], max_tokens=48)
+        message = reply.choices[0].message
+        if not message.tool_calls:
+            return {"result": result, "answer": message.content}
+        messages.append(message.model_dump(exclude_none=True))
+        for call in message.tool_calls:
+            result = use_calc(call.function.arguments) if call.type == "function" else f"error: no {call.type} tool"
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     return {"result": result, "answer": None}
+
+
+@cache
+def client() -> AsyncOpenAI:
+    """One client, and so one pool of connections, for all rollouts; made when first used, with the environment of then."""
+    return AsyncOpenAI()
 
 
 def prompt(task: Mapping[str, Any]) -> list[dict[str, Any]]:

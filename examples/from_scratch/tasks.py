@@ -53,17 +53,17 @@ KINDS = (
         ),
     ),
     Kind(
-        "multiply",
-        "{a}*{b}",
+        "add packs",
+        "{a}+{b}*{c}",
         (
-            "A box holds {a} {things}. How many {things} are in {b} boxes?",
-            "{who} buys {b} packs of {a} {things}. How many {things} is that?",
-            "Each of {b} friends has {a} {things}. How many {things} in all?",
-            "One costs {a} coins. What do {b} {things} cost?",
+            "{who} has {a} {things} and buys {b} packs of {c}. How many {things} now?",
+            "There are {a} {things} here and {b} boxes of {c} there. How many {things} together?",
+            "{who} owns {a} {things}. {b} friends bring {c} each. How many {things} now?",
+            "{who} has {a} {things} and gets {c} a day for {b} days. How many {things} now?",
         ),
         (
-            "{who} fills {b} bags with {a} {things} each. How many {things} are packed?",
-            "Every day {who} sells {a} {things}. How many are sold in {b} days?",
+            "A shelf holds {a} {things}. {who} adds {b} rows of {c}. How many {things} does it hold?",
+            "To {a} {things} {who} adds {b} bags with {c} in each. What is the total?",
         ),
     ),
     Kind(
@@ -81,17 +81,17 @@ KINDS = (
         ),
     ),
     Kind(
-        "add packs",
-        "{a}+{b}*{c}",
+        "multiply",
+        "{a}*{b}",
         (
-            "{who} has {a} {things} and buys {b} packs of {c}. How many {things} now?",
-            "There are {a} {things} here and {b} boxes of {c} there. How many {things} together?",
-            "{who} owns {a} {things}. {b} friends bring {c} each. How many {things} now?",
-            "{who} has {a} {things} and gets {c} a day for {b} days. How many {things} now?",
+            "A box holds {a} {things}. How many {things} are in {b} boxes?",
+            "{who} buys {b} packs of {a} {things}. How many {things} is that?",
+            "Each of {b} friends has {a} {things}. How many {things} in all?",
+            "One costs {a} coins. What do {b} {things} cost?",
         ),
         (
-            "A shelf holds {a} {things}. {who} adds {b} rows of {c}. How many {things} does it hold?",
-            "To {a} {things} {who} adds {b} bags with {c} in each. What is the total?",
+            "{who} fills {b} bags with {a} {things} each. How many {things} are packed?",
+            "Every day {who} sells {a} {things}. How many are sold in {b} days?",
         ),
     ),
     Kind(
@@ -116,7 +116,7 @@ THINGS = ("pens", "apples", "books", "cards", "coins", "eggs", "shells", "stamps
 LARGE, SMALL = range(20, 100), range(2, 10)
 
 
-def _split(heldout: bool) -> frozenset[tuple[int, int]]:
+def _split(*, heldout: bool) -> frozenset[tuple[int, int]]:
     """The (large, small) pairs of one side: a fixed quarter of all is held out."""
     pairs = [(large, small) for large in LARGE for small in SMALL]
     random.Random(0).shuffle(pairs)
@@ -124,9 +124,10 @@ def _split(heldout: bool) -> frozenset[tuple[int, int]]:
     return frozenset(pairs[:quarter] if heldout else pairs[quarter:])
 
 
-def _draw(name: str, seed: int, count: int, kinds: Sequence[Kind], pairs: frozenset[tuple[int, int]], part: str) -> list[Task]:
-    """`count` tasks, the kinds in turn; `part` is which phrasings to use: all trained ones, the demonstrated or the unseen."""
+def _draw(name: str, seed: int, count: int, *, kinds: Sequence[Kind], phrasings: str, heldout: bool) -> list[Task]:
+    """`count` tasks of the kinds in turn, in the "trained", "shown" or "unseen" phrasings."""
     rng = random.Random(f"{name} {seed}")
+    pairs = _split(heldout=heldout)
     ordered = sorted(pairs)
     tasks: list[Task] = []
     while len(tasks) < count:
@@ -134,8 +135,8 @@ def _draw(name: str, seed: int, count: int, kinds: Sequence[Kind], pairs: frozen
         (a, b), c = rng.choice(ordered), rng.choice(SMALL)
         if (a, c) not in pairs or b == c or a <= b * c:
             continue
-        phrasings = {"trained": kind.phrasings, "shown": kind.phrasings[:DEMONSTRATED], "unseen": kind.unseen}[part]
-        question = rng.choice(phrasings).format(who=rng.choice(NAMES), things=rng.choice(THINGS), a=a, b=b, c=c)
+        wordings = {"trained": kind.phrasings, "shown": kind.phrasings[:DEMONSTRATED], "unseen": kind.unseen}[phrasings]
+        question = rng.choice(wordings).format(who=rng.choice(NAMES), things=rng.choice(THINGS), a=a, b=b, c=c)
         expression = kind.expression.format(a=a, b=b, c=c)
         tasks.append(
             {
@@ -150,22 +151,22 @@ def _draw(name: str, seed: int, count: int, kinds: Sequence[Kind], pairs: frozen
 
 def train(count: int = 400, seed: int = 0) -> list[Task]:
     """What reinforcement learning tries: all kinds, the trained phrasings, the training numbers."""
-    return _draw("train", seed, count, KINDS, _split(heldout=False), "trained")
+    return _draw("train", seed, count, kinds=KINDS, phrasings="trained", heldout=False)
 
 
 def heldout(count: int = 100, seed: int = 0) -> list[Task]:
     """Same kinds and phrasings as `train`, other numbers."""
-    return _draw("heldout", seed, count, KINDS, _split(heldout=True), "trained")
+    return _draw("heldout", seed, count, kinds=KINDS, phrasings="trained", heldout=True)
 
 
 def unseen_phrasings(count: int = 100, seed: int = 0) -> list[Task]:
     """Held-out numbers in phrasings that neither training nor the demonstrations contain."""
-    return _draw("unseen", seed, count, KINDS, _split(heldout=True), "unseen")
+    return _draw("unseen", seed, count, kinds=KINDS, phrasings="unseen", heldout=True)
 
 
 def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format: two kinds of problem, two phrasings of each."""
-    shown = _draw("shown", seed, count, KINDS[:DEMONSTRATED], _split(heldout=False), "shown")
+    shown = _draw("shown", seed, count, kinds=KINDS[:DEMONSTRATED], phrasings="shown", heldout=False)
     return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
 
 

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from spangrad.capture import RolloutScope
+from spangrad.capture import RolloutScope, flush_spans
 from spangrad_openai import OpenAIIntegration
 
 
@@ -111,6 +111,13 @@ def _serve() -> Iterator[RecordingServer]:
         server.should_exit = True
         thread.join()
         listener.close()
+
+
+@pytest.fixture(autouse=True)
+def no_spans_left() -> Iterator[None]:
+    """Lets go of the spans of a test that does not look at them, before the next one listens."""
+    yield
+    flush_spans()
 
 
 @pytest.fixture

@@ -27,7 +27,9 @@ from spangrad.backend import Message, ParsedAnswer
 from spangrad.errors import BackendError
 from spangrad_torch._tool_calls import parse_tool_calls
 
-CHAT_TEMPLATE: Final = resources.files("spangrad_torch").joinpath("_chat_template.jinja").read_text("utf-8").rstrip("\n")
+CHAT_TEMPLATE: Final = (
+    resources.files("spangrad_torch").joinpath("_chat_template.jinja").read_text("utf-8").rstrip("\n")
+)
 """ChatML with tools: no default system prompt, append-only between turns."""
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -138,7 +140,7 @@ class TemplateFormat:
         tool = {"name": "probe_tool", "description": "probe_description", "parameters": {"type": "object"}}
         tools = [{"type": "function", "function": tool}]
         call = {"id": "call_1", "type": "function", "function": {"name": "probe_tool", "arguments": arguments}}
-        turns = [
+        turns: list[Message] = [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "call_1", "content": "probe_result"},
@@ -162,9 +164,7 @@ class TemplateFormat:
             raise BackendError("A conversation needs at least one message")
         return [_clean_message(message, keep_arguments=self.is_ours) for message in messages]
 
-    def _text(
-        self, messages: Sequence[Message], *, header: bool, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> str:
+    def _text(self, messages: Sequence[Message], *, header: bool, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The template's text with message text guarded."""
         if not self.handles_tools and (tools or any(m["role"] == "tool" or "tool_calls" in m for m in messages)):
             raise BackendError(
@@ -220,6 +220,7 @@ def _clean_message(message: Message, *, keep_arguments: bool) -> dict[str, Any]:
     """One message as a template takes it.
 
     Args:
+        message: as an agent sent it.
         keep_arguments: leave a call's arguments the JSON text they are; other people's templates expect the object.
     """
     role = _ROLES.get(str(message.get("role")))

@@ -20,6 +20,7 @@ from spangrad.backend import SamplingParams
 from spangrad.transitions import IntArray
 from spangrad_torch._drawing import DrawnToken, draw
 from spangrad_torch._key_values import BLOCK, DecodeView, KeyValueShape, PrefillView, PrefixCache, RowSlots
+from spangrad_torch._linear import release_prepared
 from spangrad_torch._prefill import PrefillPlan, plan_prefill
 
 _CHUNK: Final = 512
@@ -51,12 +52,21 @@ class Decoder:
         model: in evaluation mode; its weights may change between steps if `forget` is called.
         max_rows: most rows at a time.
         prefix_cache_bytes: memory for keys and values of beginnings seen before.
+        autocast: compute in this lower precision while the weights stay as they are.
     """
 
-    def __init__(self, model: PreTrainedModel, *, max_rows: int, prefix_cache_bytes: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_rows: int,
+        prefix_cache_bytes: int,
+        autocast: torch.dtype | None = None,
+    ) -> None:
         self._model = model
         self._max_rows = max_rows
-        self._shape = KeyValueShape.of(model, model.dtype)
+        self._autocast = autocast
+        self._shape = KeyValueShape.of(model, autocast or model.dtype)
         self._slots = RowSlots(self._shape)
         self._prefixes = PrefixCache(self._shape, prefix_cache_bytes)
         self._running: list[Row] = []
@@ -83,6 +93,7 @@ class Decoder:
         self._waiting[:0] = self._running
         self._running.clear()
         self._slots.release()
+        release_prepared(self._model)
 
     def abandon(self) -> list[Row]:
         """Removes and returns all rows, running and waiting, and drops all keys and values."""
@@ -187,14 +198,17 @@ class Decoder:
         self, ids: IntArray, positions: IntArray, view: Any, mask: torch.Tensor, keep: torch.Tensor | int
     ) -> torch.Tensor:
         """(rows, kept, V) logits in fp32 of one pass; `keep` says at which places they are wanted."""
-        output = self._model(
-            input_ids=self._tensor(ids),
-            position_ids=self._tensor(positions),
-            attention_mask=mask.to(self._shape.device),
-            logits_to_keep=keep,
-            use_cache=True,
-            **{self._cache_name: view},
-        )
+        device = self._shape.device
+        # Without torch's own cache of cast weights: one made here, without gradients, must not reach a learner's forward pass.
+        with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None, cache_enabled=False):
+            output = self._model(
+                input_ids=self._tensor(ids),
+                position_ids=self._tensor(positions),
+                attention_mask=mask.to(device),
+                logits_to_keep=keep,
+                use_cache=True,
+                **{self._cache_name: view},
+            )
         logits: torch.Tensor = output.logits
         return logits.float()
 

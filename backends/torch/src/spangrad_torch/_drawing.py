@@ -13,7 +13,10 @@ from typing import Final
 import torch
 
 from spangrad.backend import SamplingParams
+from spangrad.errors import BackendError
 
+_BLOCK: Final = 128
+"""Ids summed together before the running sum."""
 _LIKELIEST: Final = 256
 """How many of the likeliest tokens are tried for a nucleus before the whole vocabulary is sorted."""
 
@@ -42,44 +45,66 @@ def draw(
         params: (B) each row's temperature, top_k and top_p, applied in that order.
         uniforms: (B) a number in [0, 1) for each row; unused at temperature 0.
         top_logprobs: (B) how many alternatives to report.
+
+    Raises:
+        BackendError: a row's logits are not numbers.
     """
-    temperatures = torch.tensor([p.temperature or 1.0 for p in params], dtype=torch.float32, device=logits.device)
-    logits.div_(temperatures[:, None])
+    highest, ids = logits.max(dim=-1)  # (B,)
+    # Before the division: however low the temperature, the likeliest token stays at 0 and nothing overflows.
+    logits.sub_(highest[:, None])
+    temperatures = [p.temperature or 1.0 for p in params]
+    if any(temperature != 1.0 for temperature in temperatures):
+        logits.div_(torch.tensor(temperatures, dtype=torch.float32, device=logits.device)[:, None])
     for row, p in enumerate(params):
         if p.temperature > 0 and (p.top_k > 0 or p.top_p < 1):
             _limit(logits[row], p)
-    total = torch.logsumexp(logits, dim=-1)  # (B,)
-    likeliest = torch.argmax(logits, dim=-1)  # (B,)
-    drawn = [
-        row for row, p in enumerate(params) if p.temperature > 0
-    ]
-    ids = likeliest
+    weights = _blocks(logits.exp())  # (B, V / block, block), not normalised
+    sums = weights.sum(-1).double()  # (B, V / block)
+    total = sums.sum(-1).log().float()  # (B,)
+    if not bool(torch.isfinite(total).all()):
+        raise BackendError(
+            "The model's logits are not finite numbers",
+            cure="Its weights are damaged: go back to an earlier checkpoint",
+        )
+    drawn = [row for row, p in enumerate(params) if p.temperature > 0]
     if drawn:
         rows = torch.tensor(drawn, device=logits.device)
         u = torch.tensor([uniforms[row] for row in drawn], dtype=torch.float64, device=logits.device)
-        some = logits if len(drawn) == len(params) else logits[rows]
-        ids = likeliest.index_copy(0, rows, _invert(torch.exp(some - total[rows, None]), u))
+        ids = ids.index_copy(0, rows, _invert(weights, sums, rows, u))
     logprobs = logits.gather(1, ids[:, None])[:, 0] - total
     return [
         DrawnToken(token_id, logprob, _alternatives(logits[row], total[row], count))
-        for row, (token_id, logprob, count) in enumerate(zip(ids.tolist(), logprobs.tolist(), top_logprobs, strict=True))
+        for row, (token_id, logprob, count) in enumerate(
+            zip(ids.tolist(), logprobs.tolist(), top_logprobs, strict=True)
+        )
     ]
 
 
-def _invert(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """(B,) the first id whose cumulative probability exceeds the row's uniform number; never one of probability 0.
+def _blocks(weights: torch.Tensor) -> torch.Tensor:
+    """(B, V) as (B, V / block, block), filled up with zeros."""
+    missing = -weights.shape[1] % _BLOCK
+    if missing:
+        weights = torch.nn.functional.pad(weights, (0, missing))
+    return weights.view(len(weights), -1, _BLOCK)
 
-    The sums run over blocks of ids first: a running sum over the whole vocabulary is several times slower.
+
+def _invert(weights: torch.Tensor, sums: torch.Tensor, rows: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """For some rows (R), the first id whose cumulative weight exceeds the row's share; never one of weight 0.
+
+    The block is found first and then the id in it: a running sum over the whole vocabulary is several times slower.
+
+    Args:
+        weights: (B, V / block, block).
+        sums: (B, V / block) over each block.
+        rows: (R,) which rows.
+        uniforms: (R,) in [0, 1).
     """
-    rows, size = probabilities.shape
-    block = 128
-    padded = torch.nn.functional.pad(probabilities, (0, -size % block)).view(rows, -1, block)
-    blocks = padded.sum(-1, dtype=torch.float64).cumsum(-1)  # (B, V / block)
-    target = uniforms * blocks[:, -1]
-    chosen = _first_above(blocks, target)
-    before = torch.where(chosen > 0, blocks.gather(1, (chosen - 1).clamp(min=0)[:, None])[:, 0], 0.0)
-    inside = padded[torch.arange(rows, device=chosen.device), chosen].to(torch.float64).cumsum(-1)  # (B, block)
-    return chosen * block + _first_above(inside, target - before)
+    running = sums[rows].cumsum(-1)
+    target = uniforms * running[:, -1]
+    block = _first_above(running, target)
+    before = torch.where(block > 0, running.gather(1, (block - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+    inside = weights[rows, block].double().cumsum(-1)  # (R, block)
+    return block * _BLOCK + _first_above(inside, target - before)
 
 
 def _first_above(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -93,10 +118,7 @@ def _limit(logits: torch.Tensor, params: SamplingParams) -> None:
     """Removes from a row (V,), in place, what top_k and then top_p exclude."""
     size = logits.shape[-1]
     count = min(params.top_k or size, size)
-    if params.top_p >= 1:
-        keep = torch.topk(logits, count).indices
-    else:
-        keep = _nucleus(logits, count, params.top_p)
+    keep = torch.topk(logits, count).indices if params.top_p >= 1 else _nucleus(logits, count, params.top_p)
     kept = logits[keep]
     logits.fill_(float("-inf"))
     logits[keep] = kept

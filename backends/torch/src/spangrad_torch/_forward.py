@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spangrad.transitions import FloatArray, PrefixTreePack, pack_sequences
+from spangrad_torch._tree_attention import worthwhile_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArr
         torch.from_numpy(rows[0].astype(np.int64)).to(device),
         torch.from_numpy(rows[1]).float().to(device),
     )
-    tree = {} if pack.is_path else _tree_arguments(pack, device)
+    tree = {} if pack.is_path else _tree_arguments(model, pack)
     logits = model(
         input_ids=torch.from_numpy(pack.token_ids)[None].to(device), logits_to_keep=nodes, use_cache=False, **tree
     ).logits[0]
@@ -53,12 +55,18 @@ def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArr
     return Predictions(logprobs=chosen - log_normaliser[row], entropy=entropy.detach()[row])
 
 
-def _tree_arguments(pack: PrefixTreePack, device: torch.device) -> dict[str, Tensor]:
-    """The pack's mask, true where attention is allowed, and the depth of each node as its position."""
-    node = torch.arange(len(pack), device=device)
-    subtree_end = torch.from_numpy(pack.subtree_end).to(device)
+def _tree_arguments(model: PreTrainedModel, pack: PrefixTreePack) -> dict[str, Any]:
+    """The pack's mask, true where attention is allowed, the depth of each node as its position, and its runs if they pay."""
+    node = torch.arange(len(pack), device=model.device)
+    subtree_end = torch.from_numpy(pack.subtree_end).to(model.device)
     mask = (node[None, :] <= node[:, None]) & (node[:, None] < subtree_end[None, :])
-    return {"attention_mask": mask[None, None], "position_ids": torch.from_numpy(pack.positions)[None].to(device)}
+    arguments: dict[str, Any] = {
+        "attention_mask": mask[None, None],
+        "position_ids": torch.from_numpy(pack.positions)[None].to(model.device),
+    }
+    if (runs := worthwhile_runs(model, pack)) is not None:
+        arguments["tree_runs"] = runs
+    return arguments
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,7 @@ class RowSlots:
         rows = max(rows, have_rows)
         positions = max(-(-positions // _GROWTH) * _GROWTH, have_positions)
         # Zeroed: positions not yet written are masked, but a masked NaN would still spoil the weighted sum.
-        grown = torch.zeros(
-            (planes, rows, heads, positions, size), dtype=self._shape.dtype, device=self._shape.device
-        )
+        grown = torch.zeros((planes, rows, heads, positions, size), dtype=self._shape.dtype, device=self._shape.device)
         if used:
             grown[:, :used, :, :have_positions] = self.data[:, :used]
         self.data = grown
@@ -151,8 +149,10 @@ class PrefixCache:
             places: (n) as `reserve` gave them.
             values: (2L, H, n x BLOCK, D).
         """
-        blocks = values.permute(2, 0, 1, 3).unflatten(0, (len(places), BLOCK))
-        self._pool.unflatten(0, (self._capacity, BLOCK))[torch.tensor(places, device=self._pool.device)] = blocks
+        blocks = values.permute(2, 0, 1, 3).reshape(len(places), BLOCK, *self._pool.shape[1:])
+        self._pool.view(self._capacity, BLOCK, *self._pool.shape[1:])[
+            torch.tensor(places, device=self._pool.device)
+        ] = blocks
 
     def _walk(self, ids: IntArray) -> tuple[list[tuple[int, bytes]], list[int]]:
         """Keys and places of the known blocks `ids` begins with."""
@@ -178,7 +178,7 @@ class PrefixCache:
         return self._blocks.pop(oldest)[1]
 
 
-class _View(Cache):  # type: ignore[misc]  # transformers is only partly typed
+class _View(Cache):
     """What a model's attention layers write their new keys and values to, and read all of them from."""
 
     def __init__(self) -> None:

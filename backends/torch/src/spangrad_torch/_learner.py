@@ -32,6 +32,7 @@ from spangrad_torch._model import LoadedModel
 from spangrad_torch._optimizer import Optimizer
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._reference import FrozenReference
+from spangrad_torch._tree_attention import attend_by_runs
 
 R = TypeVar("R")
 
@@ -84,6 +85,7 @@ class TorchLearner:
         self._autocast_dtype = autocast
         self._trained = choose_trained(self._model, options.adapter_options, seed=seed)
         self._training = describe_training(self._model, self._trained, options.adapter_options)
+        attend_by_runs(self._model)
         self._optimizer = Optimizer(self._trained, options)
         self._reference: FrozenReference | None = None
         self._given_up = threading.Event()

@@ -1,9 +1,9 @@
-"""Linear layers through oneDNN, and with their weights kept in bf16 beside the real ones where nothing is differentiated.
+"""Linear layers through oneDNN, their weights laid out for it where nothing is differentiated.
 
 On the CPU torch multiplies fp32 matrices with MKL, which on some processors (AMD's among them) leaves half of the speed
 unused; oneDNN, which torch also contains, does not. The results are fp32 either way. Which is faster is for `_precision`
-to measure. Under autocast torch casts each weight to bf16 at every call, which costs more than a small multiplication itself;
-here the cast weight is kept until the weight changes.
+to measure. For small numbers of rows oneDNN spends much of its time bringing the weight into its own layout, and under autocast
+torch casts each weight at every call; here the prepared weight is kept until the weight changes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-_NAME: Final = "_linear_pointwise"
+_NAMES: Final = ("_linear_pointwise", "_reorder_linear_weight")
+_ROWS: Final = 32
+"""Number of rows that prepared weights are laid out for; other numbers work as well."""
 
 
 def has_onednn() -> bool:
     """Whether this build of torch offers the operator used here."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, _NAME)
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's
+    return available and all(hasattr(torch.ops.mkldnn, name) for name in _NAMES)
 
 
 def use_onednn(model: nn.Module) -> None:
@@ -27,6 +29,13 @@ def use_onednn(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = OneDnnLinear
+
+
+def release_prepared(model: nn.Module) -> None:
+    """Gives the memory of all prepared weights back; to be called when the weights change."""
+    for module in model.modules():
+        if isinstance(module, OneDnnLinear):
+            module.release()
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -39,14 +48,14 @@ class _Multiplication(torch.autograd.Function):
     """The differentiable product; its two backward products go through oneDNN as well."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]  # torch types it as *args
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """(N, in) and (out, in) to (N, out)."""
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
         return _multiply(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]  # as above
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """(N, out) to the gradients of x, weight and bias, as far as they are needed."""
         x, weight = ctx.saved_tensors
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
@@ -60,37 +69,40 @@ class _Multiplication(torch.autograd.Function):
 class OneDnnLinear(nn.Linear):
     """A linear layer that an `nn.Linear` is turned into by `use_onednn`."""
 
-    _lowered: tuple[tuple[int, int, torch.dtype], Tensor] | None = None
-    """What the weight was when it was cast (address, change count, target type), and the cast weight."""
+    _prepared: tuple[tuple[int, int, torch.dtype], Tensor] | None = None
+    """What the weight was when it was prepared (address, change count, type of the copy), and the copy in oneDNN's layout."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out)."""
-        if not x.is_cpu or x.numel() == 0:
+        if not x.is_cpu or x.numel() == 0 or self.weight.dtype != torch.float32:
             return super().forward(x)
-        if torch.is_autocast_enabled("cpu"):
-            if torch.is_grad_enabled():
-                return super().forward(x)
-            return self._forward_lowered(x, torch.get_autocast_dtype("cpu"))
-        if x.dtype != torch.float32 or self.weight.dtype != torch.float32:
-            return super().forward(x)
+        autocast = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if autocast else torch.float32
         if not torch.is_grad_enabled():
-            return _multiply(x, self.weight, self.bias)
+            with torch.autocast("cpu", enabled=False):
+                bias = self.bias.to(dtype) if isinstance(self.bias, Tensor) else None
+                return _multiply(x.to(dtype), self._prepared_weight(dtype), bias)
+        if autocast or x.dtype != torch.float32:
+            return super().forward(x)
         flat = x.reshape(-1, x.shape[-1])
         product: Tensor = _Multiplication.apply(flat, self.weight, self.bias)  # type: ignore[no-untyped-call]  # torch's is
         return product.view(*x.shape[:-1], -1)
 
-    def _forward_lowered(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """The product as autocast computes it, with the cast weight kept for the next call."""
+    def release(self) -> None:
+        """Gives the prepared weight's memory back."""
+        self._prepared = None
+
+    def _prepared_weight(self, dtype: torch.dtype) -> Tensor:
+        """The weight in oneDNN's layout, as it is now."""
         weight = self.weight
         state = (weight.data_ptr(), weight._version, dtype)  # noqa: SLF001 - the only count of in-place changes
-        lowered = self._lowered
-        if lowered is None or lowered[0] != state:
-            lowered = (state, weight.detach().to(dtype))
-            self._lowered = lowered
-        bias = None if self.bias is None else self.bias.to(dtype)
-        with torch.autocast("cpu", enabled=False):
-            return functional.linear(x.to(dtype), lowered[1], bias)
+        prepared = self._prepared
+        if prepared is None or prepared[0] != state:
+            copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), _ROWS)  # noqa: SLF001 - as above
+            prepared = (state, copy)
+            self._prepared = prepared
+        return prepared[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy casts its own weights."""
-        return {name: value for name, value in self.__dict__.items() if name != "_lowered"}
+        """A copy prepares its own weight."""
+        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}

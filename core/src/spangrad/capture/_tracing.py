@@ -104,7 +104,8 @@ def tracer_provider() -> TracerProvider:
 
 @contextmanager
 def deliver_spans(sink: SpanSink) -> Iterator[None]:
-    """Hands the spans that finish during the block to `sink`, the last of them before the block ends."""
+    """Hands the spans that finish during the block to `sink`, the last of them before the block ends. Blocks like `flush_spans`."""
+    flush_spans()  # what finished earlier is not the sink's
     _exporter.add(sink)
     try:
         yield

@@ -65,7 +65,7 @@ class Entry:
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and is the reason why."""
     waiting: list[Future[RolloutTally]] = field(default_factory=list)
-    """Whoever waits for the last request in flight after closing."""
+    """Whoever waits for the last request in flight after closing; any thread may append."""
 
     @property
     def tally(self) -> RolloutTally:
@@ -111,6 +111,11 @@ class AccessBook:
     def by_key(self, key: str) -> Entry | None:
         """The attempt this key belongs to."""
         return self._by_key.get(key)
+
+    def entries(self) -> list[Entry]:
+        """All attempts."""
+        with self._lock:
+            return list(self._by_rollout.values())
 
     def find(self, rollout_id: str, attempt: int) -> Entry | None:
         """That attempt, open or closed."""

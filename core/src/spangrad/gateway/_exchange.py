@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from starlette.types import Send
 
@@ -196,7 +197,7 @@ class Exchange:
             policy=opened.route.policy if opened else None,
             policy_version=self._answer.policy_version,
             endpoint=opened.route.engine.name if opened else "",
-            agent=headers.get(AGENT_HEADER) or None,
+            agent=unquote(headers.get(AGENT_HEADER, "")) or None,
             status=status,
             reason=str(failure) if failure else "",
             prompt_ids=self._answer.prompt_ids,

@@ -53,6 +53,7 @@ class Gateway:
             book=book,
             door=Doorkeeper(book, self._evaluator_key, allow_anonymous=allow_anonymous),
         )
+        self._state.gate.set()
         app = make_app(self._state, lambda: self.base_url)
         self._server = ServerThread(app, host=host, port=port, name="spangrad-gateway")
 
@@ -62,16 +63,26 @@ class Gateway:
         Raises:
             GatewayError: the port is in use or the address is not ours.
         """
-        self._state.gate, self._state.idle = asyncio.Event(), None
-        self._state.gate.set()
+        paused = not self._state.gate.is_set()
+        self._state.gate, self._state.idle = (
+            asyncio.Event(),
+            None,
+        )  # events belong to one loop, and this start makes a new one
+        if not paused:
+            self._state.gate.set()
         self._server.start()
 
     def stop(self) -> None:
         """Ends requests in flight (recorded as undelivered), stops listening, closes the engines. Harmless when stopped."""
         if self._server.loop is None:
             return
-        asyncio.run_coroutine_threadsafe(self._wind_down(), self._server.loop).result()
-        self._server.stop()
+        try:
+            asyncio.run_coroutine_threadsafe(self._wind_down(), self._server.loop).result()
+        finally:
+            self._server.stop()
+            for entry in self._state.book.entries():
+                if entry.waiting:  # its closing came too late for the loop
+                    self._state.close(entry)
 
     def __enter__(self) -> Self:
         self.start()
@@ -118,13 +129,8 @@ class Gateway:
         if entry is None:
             raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened")
         drained: Future[RolloutTally] = Future()
-
-        def close() -> None:
-            entry.waiting.append(drained)
-            self._state.close(entry)
-
-        if not self._on_loop(close):
-            close()
+        entry.waiting.append(drained)
+        self._on_loop(lambda: self._state.close(entry))
         return drained
 
     def pause(self) -> None:
@@ -139,16 +145,16 @@ class Gateway:
         """Per engine name, over calls answered so far: how many had token ids. The trainer stops when a policy's has none."""
         return dict(self._state.id_counts)
 
-    def _on_loop(self, action: Callable[[], object]) -> bool:
-        """Runs something on the server's loop; False when there is none any more."""
+    def _on_loop(self, action: Callable[[], object]) -> None:
+        """Has the server's loop run something; runs it here when there is no loop (any more)."""
         loop = self._server.loop
-        if loop is None:
-            return False
         try:
-            loop.call_soon_threadsafe(action)
+            if loop is not None:
+                loop.call_soon_threadsafe(action)
+                return
         except RuntimeError:  # it was closed in this moment
-            return False
-        return True
+            pass
+        action()
 
     async def _wind_down(self) -> None:
         """Stops requests in flight, waits until they are recorded, and closes the engines."""

@@ -22,22 +22,22 @@ class HeldText:
 
     def add(self, text: str) -> str:
         """Takes in more text; returns what can be shown of it: nothing from the mark on, nor a mark half begun, nor white
-        space at either end of what is shown, since a parser may strip it where it takes calls out.
+        space before either, since a parser may strip it where it takes a call out.
         """
         self._text += text
         end = self._text.find(self._mark, max(0, self._shown - len(self._mark)))
         if end < 0:
             end = len(self._text) - self._half_begun()
         end = len(self._text[:end].rstrip())
-        if self._shown == 0 and self._text[:1].isspace():
-            return ""
         shown = self._text[self._shown : end]
         self._shown = max(self._shown, end)
         return shown
 
     def rest(self, content: str) -> str:
-        """What is left to show of the parsed `content`, given what was shown already."""
+        """What is left to show of the parsed `content`, given what was shown already; a parser may have stripped its beginning."""
         shown = self._text[: self._shown]
+        if not content.startswith(shown):
+            shown = shown.lstrip()
         return content[len(shown) :] if content.startswith(shown) else ""
 
     def _half_begun(self) -> int:

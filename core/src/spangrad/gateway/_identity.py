@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from spangrad.gateway._access import KEY_PREFIX, AccessBook, Entry
 from spangrad.gateway._engine import EngineError
@@ -116,9 +117,8 @@ class Doorkeeper:
                 code="invalid_api_key",
             )
 
-    @staticmethod
-    def _named(params: Mapping[str, Any], headers: Mapping[str, str]) -> set[tuple[str, int]]:
-        """The rollouts a request names by URL and by headers."""
+    def _named(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> set[tuple[str, int]]:
+        """The rollouts a request names by URL and by headers, where ids may be percent-encoded (headers are ASCII)."""
         named = set()
         if "rollout_id" in params and "attempt" in params:
             named.add((params["rollout_id"], params["attempt"]))
@@ -128,7 +128,9 @@ class Doorkeeper:
                 raise EngineError(
                     f"The header {ROLLOUT_HEADER} needs a number in {ATTEMPT_HEADER}, not {attempt!r}", status=400
                 )
-            named.add((rollout_id, int(attempt)))
+            number = int(attempt)
+            known = self._book.find(rollout_id, number) is not None
+            named.add((rollout_id if known else unquote(rollout_id), number))
         return named
 
 

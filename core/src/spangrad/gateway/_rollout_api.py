@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +24,9 @@ from spangrad.gateway._identity import read_headers
 from spangrad.gateway._rollout_bodies import FinishBody, OpenBody, RewardBody
 from spangrad.gateway._state import GatewayState
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+"""Characters of a task's id that a rollout's id made of it leaves out, so that it fits into headers and file names."""
 
 
 class RolloutApi:
@@ -41,7 +45,7 @@ class RolloutApi:
         """Opens a rollout that some other process runs; answers its id, key and URL."""
         self._state.door.require_evaluator(read_headers(request.scope))
         body = OpenBody.read(await request.body())
-        rollout_id = body.rollout_id or f"{body.task_id}-{uuid.uuid4().hex[:12]}"
+        rollout_id = body.rollout_id or f"{_UNSAFE.sub('-', body.task_id)}-{uuid.uuid4().hex[:12]}"
         if self._state.book.find(rollout_id, body.attempt) is not None:
             raise EngineError(
                 f"Attempt {body.attempt} of rollout {rollout_id!r} was opened before", status=409, code="rollout_exists"

@@ -85,7 +85,8 @@ class GatewayState:
             EngineError: 500, the store cannot be written.
         """
         try:
-            await asyncio.wrap_future(self.store.submit_call(call))
+            # Shielded: a server that gives up on a request must not cancel a write that is under way.
+            await asyncio.shield(asyncio.wrap_future(self.store.submit_call(call)))
         except StoreError as error:
             raise EngineError(
                 f"The call could not be recorded: {error.what}", cure=error.cure, status=500, headers=NO_RETRY
@@ -130,8 +131,8 @@ def stop(interrupt: asyncio.Future[EngineError], why: EngineError) -> None:
 def settle(entry: Entry) -> None:
     """Tells whoever waits for a closed attempt once nothing of it is in flight."""
     if entry.closed and not entry.running:
-        waiting, entry.waiting = entry.waiting, []
-        for future in waiting:
+        while entry.waiting:  # others may add to it meanwhile
+            future = entry.waiting.pop()
             if future.set_running_or_notify_cancel():
                 future.set_result(entry.tally)
 

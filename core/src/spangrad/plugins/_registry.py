@@ -34,7 +34,7 @@ class Integration(Protocol):
         ...
 
     def describe(self) -> Mapping[str, str]:
-        """What is hooked right now and what could not be, in words: shown by `spangrad doctor`."""
+        """What is hooked right now and what could not be, in words, by part."""
         ...
 
 

@@ -44,8 +44,8 @@ async def run_command(
 ) -> CommandOutcome:
     """Runs the command with the task's JSON on its standard input and in SPANGRAD_TASK.
 
-    It gets a process group of its own, which is ended with it: nothing it started outlives the rollout. Its output goes through
-    files, so that neither a full pipe nor a child that keeps one open can hold it up.
+    Its process group is ended with it: nothing it started outlives the rollout. Its output goes through files, so that neither
+    a full pipe nor a child that keeps one open can hold it up.
 
     Args:
         agent: the command.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import struct
 import zlib
+from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,8 +54,16 @@ def scripted_logprob(prompt_ids: Sequence[int], position: int, token_id: int, po
     Returns:
         A multiple of 1/128 in [-8, 0), so that 32-bit floats hold it exactly.
     """
-    seed = zlib.crc32(repr((tuple(prompt_ids), position, token_id, policy_version)).encode())
-    return -(seed % 1024 + 1) / 128
+    return _logprob(_checksum(prompt_ids), position, token_id, policy_version)
+
+
+def _checksum(prompt_ids: Sequence[int]) -> int:
+    return zlib.crc32(array("q", prompt_ids).tobytes())
+
+
+def _logprob(checksum: int, position: int, token_id: int, policy_version: int) -> float:
+    mixed = zlib.crc32(struct.pack("<Iqqq", checksum, position, token_id, policy_version))
+    return -(mixed % 1024 + 1) / 128
 
 
 @dataclass
@@ -109,6 +119,7 @@ class _Answer:
         self._request = request
         self._choice = choice
         self._version = policy_version
+        self._checksum = _checksum(request.prompt_ids)
         self._position = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
@@ -139,9 +150,7 @@ class _Answer:
     def _delta(self, ids: list[int]) -> SampleDelta:
         request, first = self._request, self._position
         self._position += len(ids)
-        logprobs = tuple(
-            scripted_logprob(request.prompt_ids, first + i, token, self._version) for i, token in enumerate(ids)
-        )
+        logprobs = tuple(_logprob(self._checksum, first + i, token, self._version) for i, token in enumerate(ids))
         top = tuple(
             tuple(((token + rank) % 256 if rank else token, logprob - rank) for rank in range(request.top_logprobs))
             for token, logprob in zip(ids, logprobs, strict=True)

@@ -278,7 +278,7 @@ class Trainer:
             sampled_tokens=collection.sampled_tokens,
             rollout_seconds=collection.seconds,
             updates=[_figures(update) for update in updates],
-            **report.metrics,
+            lightningrl=dict(report.metrics),
         )
 
     def _summary(self, before: Sequence[Evaluation], after: Sequence[Evaluation]) -> RunSummary:
