@@ -148,7 +148,7 @@ def parity(session: nox.Session) -> None:
     """Estimators and losses against verl's own functions on random batches."""
     install(session, *PACKAGES)
     session.install("-r", "tests/parity/requirements.txt")
-    session.install("--no-deps", "-r", "tests/parity/requirements-no-deps.txt")
+    session.install("--no-deps", "-r", "tests/parity/verl.txt")
     session.run("pytest", "-m", "parity", "tests/parity", *session.posargs)
 
 

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,24 +89,26 @@ class Project:
         assert old in text
         (self.path / file).write_text(text.replace(old, new))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command, running."""
-        return subprocess.Popen(
+    @contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """The command, running; killed at the end of the block if it still is."""
+        with subprocess.Popen(
             [sys.executable, "-m", "spangrad", *arguments],
             cwd=self.path,
             env={**os.environ, "PYTHONPATH": str(self.path / "plugin"), **self.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command, to its end."""
-        process = self.start(*arguments)
-        try:
+        with self.started(*arguments) as process:
             out, err = process.communicate(timeout=90)
-        finally:
-            process.kill()
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def json(self, *arguments: str) -> Any:

@@ -22,19 +22,34 @@ def fail(project: Project, *arguments: str) -> str:
     return done.stderr[done.stderr.index("error: ") :]
 
 
+def interrupted(project: Project, line: str, number: signal.Signals, *, status: int) -> str:
+    """Trains until a line appears, sends the signal, and gives what was said after it."""
+    with project.started("train", "train.toml") as process:
+        assert process.stderr is not None
+        for said in process.stderr:
+            if line in said:
+                process.send_signal(number)
+                break
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == status
+    return rest
+
+
 class TestARun:
     def test_it_ends_with_a_table_and_leaves_every_file(self, project: Project) -> None:
         done = project.run("train", "train.toml")
 
         assert done.returncode == 0, done.stderr
-        assert "bigger" in done.stdout
-        assert "success after" in done.stdout
         folder = project.path / "runs/demo"
         summary = json.loads((folder / "summary.json").read_text())
+        before, after = summary["heldout_before"], summary["heldout_after"]
+        assert "bigger" in done.stdout
+        assert f"{before['success']:.2f} [{before['success_low']:.2f}, {before['success_high']:.2f}]" in done.stdout
+        assert f"{after['success']:.2f} [{after['success_low']:.2f}, {after['success_high']:.2f}]" in done.stdout
         assert summary["steps"] == 4
         assert summary["seed"] == 5
-        assert summary["heldout_before"]["tasks"] == summary["heldout_after"]["tasks"] == 16
-        assert summary["heldout_before"]["success"] < summary["heldout_after"]["success"]
+        assert before["tasks"] == after["tasks"] == 16
+        assert before["success"] < after["success"]
         assert summary["train_seconds"] > 0
         assert summary["peak_rss_mb"] > 10
         assert summary["versions"]["spangrad"] == "0.1.0"
@@ -61,7 +76,9 @@ class TestARun:
         first, second = project.json("train", "train.toml"), project.json("train", "train.toml")
 
         assert (first["run"], second["run"]) == ("demo", "demo-2")
-        rewards = [[r["reward_mean"] for r in project.metrics(run) if r["kind"] == "step"] for run in ("demo", "demo-2")]
+        rewards = [
+            [r["reward_mean"] for r in project.metrics(run) if r["kind"] == "step"] for run in ("demo", "demo-2")
+        ]
         assert rewards[0] == rewards[1]
 
     def test_a_dry_run_checks_everything_and_writes_nothing(self, project: Project) -> None:
@@ -80,45 +97,33 @@ class TestARun:
         (call,) = attempt["calls"]
         assert attempt["status"] == "succeeded"
         assert call["fate"] in {"trained", "dropped"}
-        assert call["return"] == rollout["reward"]
+        assert call["episode_return"] == rollout["reward"]
         assert call["advantage"] is not None
         assert call["reason"] in done.stdout
 
     def test_plain_lines_without_a_terminal_name_phase_reward_and_speed(self, project: Project) -> None:
         done = project.run("train", "train.toml")
 
-        assert re.search(r"\[1/4\] step 2 rollouts: 16/16 in [\d.]+s reward [\d.]+  tok/s \d+", done.stderr), done.stderr
+        assert re.search(r"\[1/4\] step 2 rollouts: 16/16 in [\d.]+s reward [\d.]+  tok/s \d+", done.stderr), (
+            done.stderr
+        )
         assert "\x1b" not in done.stderr
 
 
 class TestStoppingAndResuming:
     def test_ctrl_c_saves_and_says_how_to_go_on(self, project: Project) -> None:
         project.edit("steps = 4", "steps = 400")
-        process = project.start("train", "train.toml")
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "step 3 learning" in line:
-                process.send_signal(signal.SIGINT)
-                break
-        rest = process.stderr.read()
-        process.wait(timeout=60)
 
-        assert process.returncode == 130
-        assert "Go on with: spangrad train train.toml --runs runs --resume" in rest
+        said = interrupted(project, "step 3 learning", signal.SIGINT, status=130)
+
+        assert "Go on with: spangrad train train.toml --runs runs --resume" in said
         (checkpoint,) = (project.path / "runs/demo/checkpoints").iterdir()
         assert int(checkpoint.name.removeprefix("step-")) >= 3
 
     def test_a_killed_run_goes_on_with_the_same_data_and_loses_no_finished_rollout(self, project: Project) -> None:
         reference = project.json("train", "train.toml", "--runs", "whole")
-        process = project.start("train", "train.toml")
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "step 3 learning" in line:  # a step after the last checkpoint, which is step 2's
-                process.send_signal(signal.SIGKILL)
-                break
-        process.stderr.read()
-        process.wait(timeout=60)
-        assert process.returncode == -signal.SIGKILL
+        # A step after the last checkpoint, which is step 2's.
+        interrupted(project, "step 3 learning", signal.SIGKILL, status=-signal.SIGKILL)
 
         done = project.run("train", "train.toml", "--resume")
 
@@ -172,11 +177,6 @@ class TestBadInput:
 
         assert "Unknown backend 'scripte' (known: scripted, torch)" in message
 
-    def test_a_backend_that_is_not_installed_names_the_pip_line(self, project: Project) -> None:
-        project.edit('backend = "scripted"', 'backend = "verl"')
-
-        assert 'pip install "spangrad[verl]"' in fail(project)
-
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
@@ -188,7 +188,11 @@ class TestBadInput:
             ("tasks_per_step = 4", "tasks_per_step = 17", "a step takes 17 tasks, but there are only 16"),
             ("rollouts_per_task = 4", "rollouts_per_task = 1", "at least 2"),
             ("[training]", "[algorithm]\nestimator = 'gpro'\n\n[training]", "Unknown advantage estimator 'gpro'"),
-            ("[training]", "[algorithm]\nkl_coefficient = 0.1\n\n[training]", "no reference policy; it would do nothing"),
+            (
+                "[training]",
+                "[algorithm]\nkl_coefficient = 0.1\n\n[training]",
+                "no reference policy; it would do nothing",
+            ),
         ],
     )
     def test_what_cannot_be_loaded_is_named_before_anything_starts(
@@ -203,11 +207,13 @@ class TestBadInput:
         ("body", "message"),
         [
             ("raise ValueError('no table named users')", "no table named users"),
-            ("return None", "made no call|called no model|did not call"),
+            ("return None", "without calling the model"),
             ("import asyncio; await asyncio.Event().wait()", "timed_out"),
         ],
     )
-    def test_an_agent_that_fails_every_time_ends_the_run_with_its_cause(self, project: Project, body: str, message: str) -> None:
+    def test_an_agent_that_fails_every_time_ends_the_run_with_its_cause(
+        self, project: Project, body: str, message: str
+    ) -> None:
         project.edit("    global CLIENT\n", f"    {body}\n    global CLIENT\n", file="agent.py")
         project.edit("[training]", "[rollouts]\ntimeout = 0.5\n\n[training]")
 
@@ -234,7 +240,11 @@ class TestBadInput:
         assert value.strip("'").removeprefix("float('").removesuffix("')") in error
 
     def test_one_failing_rollout_does_not_harm_the_others(self, project: Project) -> None:
-        project.edit("    global CLIENT\n", "    if task['a'] == task['b'] == 3:\n        raise OSError('x')\n    global CLIENT\n", file="agent.py")
+        project.edit(
+            "    global CLIENT\n",
+            "    if task['a'] == task['b'] == 3:\n        raise OSError('x')\n    global CLIENT\n",
+            file="agent.py",
+        )
 
         summary = project.json("train", "train.toml")
 
@@ -279,7 +289,11 @@ class TestBadInput:
 def test_a_full_disk_ends_the_run_with_its_cause_and_keeps_what_is_written(project: Project, tmp_path: Path) -> None:
     """A file-size limit makes every write past it fail, as a full disk does."""
     project.edit("steps = 4", "steps = 400")
-    project.edit("CLIENT = None\n", "CLIENT = None\n\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))\n", file="agent.py")
+    project.edit(
+        "CLIENT = None\n",
+        "CLIENT = None\n\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))\n",
+        file="agent.py",
+    )
 
     error = fail(project)
 

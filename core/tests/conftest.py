@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spangrad.gateway import Engine, Gateway, Route, TokenEngine
+from spangrad.gateway import Engine, Gateway, RolloutAccess, Route, TokenEngine
 from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent, load_reward
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
 from spangrad.testing import ByteChatFormat, Piece, Script, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Call, CallStatus, Choice, Transition, TransitionBatch
+
+if TYPE_CHECKING:
+    import openai
 
 RolloutShape = tuple[str, float, Sequence[int]]
 """A rollout in short: its group, its reward, and the sampled tokens of each of its calls."""
@@ -191,3 +194,18 @@ def play_agent(echo_gateway: Gateway, echo_store: Store) -> Callable[..., Awaita
         return result
 
     return play
+
+
+@pytest.fixture
+def connect_openai() -> Iterator[Callable[..., openai.OpenAI]]:
+    """Makes openai clients for a rollout's access; without retries, unless `max_retries` says otherwise."""
+    import openai  # noqa: PLC0415 - only tests marked `openai_client` may need it
+
+    with ExitStack() as opened:
+
+        def make(access: RolloutAccess, **options: Any) -> openai.OpenAI:
+            merged: dict[str, Any] = {"max_retries": 0} | options
+            client = openai.OpenAI(base_url=access.base_url, api_key=access.api_key, **merged)
+            return opened.enter_context(client)
+
+        yield make

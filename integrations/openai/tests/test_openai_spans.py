@@ -71,7 +71,7 @@ async def test_a_span_names_the_attempt_that_was_answered(server: RecordingServe
 
     assert len(spans) == 4
     assert named_calls(spans) == answered_calls(server)
-    assert {str((span.attributes or {})["gen_ai.operation.name"]) for span in spans} == {"chat"}
+    assert {span.name for span in spans} == {"openai.chat"}
 
 
 @pytest.mark.usefixtures("attached")

@@ -8,7 +8,7 @@ torch casts each weight at every call; here the prepared weight is kept until th
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,8 @@ class OneDnnLinear(nn.Linear):
         dtype = torch.get_autocast_dtype("cpu") if autocast else torch.float32
         if not torch.is_grad_enabled():
             with torch.autocast("cpu", enabled=False):
-                bias = self.bias.to(dtype) if isinstance(self.bias, Tensor) else None
+                bias = cast("Tensor | None", self.bias)  # torch types it as always there
+                bias = None if bias is None else bias.to(dtype)
                 return _multiply(x.to(dtype), self._prepared_weight(dtype), bias)
         if autocast or x.dtype != torch.float32:
             return super().forward(x)

@@ -65,7 +65,7 @@ class TorchSampler:
         self._decoder = Decoder(
             loaded.model, max_rows=max_rows, prefix_cache_bytes=prefix_cache_mb << 20, autocast=autocast
         )
-        self._vocabulary = int(loaded.model.get_input_embeddings().weight.shape[0])
+        self._vocabulary = int(loaded.model.config.get_text_config().vocab_size)
         self._changed = threading.Condition()
         """Guards everything below down to `_outbox`, which only the worker touches."""
         self._new: list[_Job] = []

@@ -19,7 +19,7 @@ CLOSE = "</tool_call>"
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class _MalformedCallError(ValueError):
+class _MalformedCallError(Exception):
     """Text that opens like a tool call and is none; its message says why."""
 
 
@@ -125,6 +125,8 @@ def _read_value(text: str, at: int) -> int:
         raise _MalformedCallError("the JSON is nested too deeply") from error
     except json.JSONDecodeError as error:
         raise _MalformedCallError(f"the JSON is broken: {error.msg} at character {error.pos}") from error
+    except ValueError as error:  # Python's limit on the digits of an integer
+        raise _MalformedCallError("the JSON has a number of too many digits") from error
 
 
 def _skip_space(text: str, at: int) -> int:

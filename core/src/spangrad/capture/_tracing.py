@@ -7,6 +7,7 @@ or missing would be a rollout misread.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from spangrad import semconv
 from spangrad.capture._scope import current_scope
+from spangrad.errors import SpangradError
 
 SpanSink = Callable[[Sequence[ReadableSpan]], None]
 """Takes finished spans; called from a worker thread, and from the thread that flushes."""
@@ -44,6 +46,14 @@ class _ScopeStamp(SpanProcessor):
         if scope.agent is not None:
             span.set_attribute(semconv.AGENT_NAME, scope.agent)
 
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Holds nothing back. Older SDKs inherit a method that returns None, which stops the flush of the processors after it."""
+        del timeout_millis
+        return True
+
+
+_log = logging.getLogger("spangrad.capture")
+
 
 class _SinkExporter(SpanExporter):
     """Hands finished spans to whoever listens; without a listener they are let go."""
@@ -63,9 +73,14 @@ class _SinkExporter(SpanExporter):
             self._sinks = tuple(sinks)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = SpanExportResult.SUCCESS
         for sink in self._sinks:
-            sink(spans)
-        return SpanExportResult.SUCCESS
+            try:
+                sink(spans)
+            except SpangradError as error:  # said once here; raising would make OpenTelemetry print a traceback
+                _log.error("%d spans could not be kept: %s", len(spans), error)
+                result = SpanExportResult.FAILURE
+        return result
 
 
 _exporter = _SinkExporter()

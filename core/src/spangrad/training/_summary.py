@@ -59,7 +59,7 @@ class RunSummary:
     def table(self) -> Table:
         """Before and after, with 95% intervals."""
         table = Table(title=f"{self.run}: held-out tasks, greedy")
-        for heading in ("held-out set", "tasks", "success before", "success after", "reward before", "reward after"):
+        for heading in ("held-out set", "tasks", "success before", "success after", "reward"):
             table.add_column(heading, justify="left" if heading == "held-out set" else "right")
         for before, after in zip(self.before, self.after, strict=True):
             table.add_row(
@@ -67,8 +67,7 @@ class RunSummary:
                 str(after.success.count),
                 _interval(before),
                 _interval(after),
-                f"{before.reward_mean:.3f}",
-                f"{after.reward_mean:.3f}",
+                f"{before.reward_mean:.2f} -> {after.reward_mean:.2f}",
             )
         return table
 
