@@ -340,12 +340,15 @@ async def test_a_pause_waits_for_the_step_in_flight_and_answers_go_on_with_the_n
             sampler.policy_version = 1
 
     training = asyncio.create_task(train())
+    await asyncio.sleep(0)
+    assert not entered.is_set()
     gate.release(10_000)
     answer = await drawn
     await training
 
     old = answer.versions.count(0)
-    assert entered.is_set()
+    assert 2 <= old <= 4
+    assert len(answer.ids) == 6
     assert answer.versions == [0] * old + [1] * (len(answer.ids) - old)
     assert answer.logprobs[:old] == pytest.approx(teacher_forced(reference, answer)[:old], abs=1e-4)
     assert answer.logprobs[old:] == pytest.approx(teacher_forced(loaded, answer)[old:], abs=1e-4)
@@ -358,6 +361,7 @@ async def test_nothing_is_computed_inside_a_pause_and_nested_pauses_add_up(sampl
         async with sampler.paused():
             waiting = asyncio.create_task(ask(sampler, long_prompt(), endless(2)))
             await asyncio.sleep(0)
+        assert len(sampler._pauses) == 1
         await asyncio.to_thread(lambda: None)
         assert sampler.prefilled_tokens == before
 

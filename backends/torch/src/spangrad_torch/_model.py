@@ -197,10 +197,12 @@ def _check_supported(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
     if getattr(config, "quantization_config", None) is not None:
         raise BackendError("The model's weights are quantised and cannot be trained", cure="Use a full-precision model")
+    windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
     layer_types = set(getattr(config, "layer_types", None) or {"full_attention"})
-    if layer_types != {"full_attention"}:
+    others = sorted(layer_types - {"full_attention"}) or ["sliding_attention"] * windowed
+    if others:
         raise BackendError(
-            f"The model has layers of type {', '.join(sorted(layer_types - {'full_attention'}))}, which this backend lacks",
+            f"The model has layers of type {', '.join(others)}, which this backend lacks",
             cure="Use a model with full attention in all layers, such as Llama, SmolLM or Qwen",
         )
 

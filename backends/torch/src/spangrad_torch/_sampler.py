@@ -22,6 +22,7 @@ from spangrad.backend import FinishReason, SampleDelta, SampleRequest
 from spangrad.errors import BackendError
 from spangrad_torch._answer_text import AnswerText
 from spangrad_torch._decoder import Decoder, Row
+from spangrad_torch._decoder_check import check_model
 from spangrad_torch._drawing import DrawnToken
 from spangrad_torch._model import LoadedModel
 
@@ -47,6 +48,9 @@ class TorchSampler:
         threads: torch threads of the worker; None leaves torch's default.
         autocast: compute in this lower precision while the weights stay as they are.
         seed: where requests without a seed get theirs from.
+
+    Raises:
+        BackendError: the model is of a kind that cannot be sampled this way; see `check_model`.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class TorchSampler:
         self._decoder = Decoder(
             loaded.model, max_rows=max_rows, prefix_cache_bytes=prefix_cache_mb << 20, autocast=autocast
         )
+        check_model(loaded.model)
         self._vocabulary = int(loaded.model.config.get_text_config().vocab_size)
         self._changed = threading.Condition()
         """Guards everything below down to `_outbox`, which only the worker touches."""

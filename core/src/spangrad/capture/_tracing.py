@@ -32,6 +32,8 @@ _QUEUE: Final = 65_536
 _BATCH: Final = 512
 _DELAY_MS: Final = 500
 
+_log = logging.getLogger("spangrad.capture")
+
 
 class _ScopeStamp(SpanProcessor):
     """Writes onto every span which rollout it belongs to."""
@@ -50,9 +52,6 @@ class _ScopeStamp(SpanProcessor):
         """Holds nothing back. Older SDKs inherit a method that returns None, which stops the flush of the processors after it."""
         del timeout_millis
         return True
-
-
-_log = logging.getLogger("spangrad.capture")
 
 
 class _SinkExporter(SpanExporter):
