@@ -133,7 +133,7 @@ def core_alone(session: nox.Session) -> None:
     session.run(
         "python", "-c", "import importlib.util as u; assert not u.find_spec('torch') and not u.find_spec('openai')"
     )
-    session.run("pytest", "core/tests", "-m", "not openai_client", *session.posargs)
+    session.run("pytest", "core/tests", "--ignore", "core/tests/with_clients", *session.posargs)
 
 
 @nox.session(python=PYTHON, tags=["ci", "fast"])

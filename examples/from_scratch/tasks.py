@@ -1,14 +1,15 @@
 """Word problems made from a seed, and the few worked examples the warm start imitates.
 
-Five kinds of problem are trained with reinforcement learning; the demonstrations show two of them, so the other three have
-to be found by trying. Every (large number, small number) pair belongs to one side, training or held-out, and never to both.
+The demonstrations show how the calculator is called, on sums that are spelled out ("What is 46 plus 3 times 2?"). None is a
+word problem: what to ask the calculator then is left to reinforcement learning. Every (large number, small number) pair
+belongs to one side, training or held-out, and never to both.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -31,8 +32,10 @@ class Kind:
 
     name: str
     expression: str
+    spoken: str
+    """The expression in words, as the demonstrations ask for it."""
     phrasings: tuple[str, ...]
-    """Trained on; the demonstrations show the first two."""
+    """Trained on."""
     unseen: tuple[str, ...]
     """Asked only in the second held-out set."""
 
@@ -41,6 +44,7 @@ KINDS = (
     Kind(
         "add",
         "{a}+{b}",
+        "{a} plus {b}",
         (
             "{who} has {a} {things} and buys {b} more. How many {things} now?",
             "{who} picks {a} {things}, then {b} more. How many {things} in all?",
@@ -55,6 +59,7 @@ KINDS = (
     Kind(
         "add packs",
         "{a}+{b}*{c}",
+        "{a} plus {b} times {c}",
         (
             "{who} has {a} {things} and buys {b} packs of {c}. How many {things} now?",
             "There are {a} {things} here and {b} boxes of {c} there. How many {things} together?",
@@ -69,6 +74,7 @@ KINDS = (
     Kind(
         "subtract",
         "{a}-{b}",
+        "{a} minus {b}",
         (
             "{who} has {a} {things} and loses {b}. How many {things} are left?",
             "{who} had {a} {things} and sold {b}. How many {things} remain?",
@@ -83,6 +89,7 @@ KINDS = (
     Kind(
         "multiply",
         "{a}*{b}",
+        "{a} times {b}",
         (
             "A box holds {a} {things}. How many {things} are in {b} boxes?",
             "{who} buys {b} packs of {a} {things}. How many {things} is that?",
@@ -97,6 +104,7 @@ KINDS = (
     Kind(
         "take packs",
         "{a}-{b}*{c}",
+        "{a} minus {b} times {c}",
         (
             "{who} has {a} {things} and sells {b} packs of {c}. How many {things} are left?",
             "{who} had {a} {things} and gave {c} to each of {b} friends. How many {things} remain?",
@@ -109,8 +117,6 @@ KINDS = (
         ),
     ),
 )
-DEMONSTRATED = 2
-"""How many kinds, and how many phrasings of each, the demonstrations show."""
 NAMES = ("Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gus", "Hana")
 THINGS = ("pens", "apples", "books", "cards", "coins", "eggs", "shells", "stamps")
 LARGE, SMALL = range(20, 100), range(2, 10)
@@ -124,24 +130,23 @@ def _split(*, heldout: bool) -> frozenset[tuple[int, int]]:
     return frozenset(pairs[:quarter] if heldout else pairs[quarter:])
 
 
-def _draw(name: str, seed: int, count: int, *, kinds: Sequence[Kind], phrasings: str, heldout: bool) -> list[Task]:
-    """`count` tasks of the kinds in turn, in the "trained", "shown" or "unseen" phrasings."""
+def _draw(name: str, seed: int, count: int, *, wordings: Mapping[str, Sequence[str]], heldout: bool) -> list[Task]:
+    """`count` tasks, the kinds in turn; `wordings` are the questions to choose from, by kind."""
     rng = random.Random(f"{name} {seed}")
     pairs = _split(heldout=heldout)
     ordered = sorted(pairs)
     tasks: list[Task] = []
     while len(tasks) < count:
-        kind = kinds[len(tasks) % len(kinds)]
+        kind = KINDS[len(tasks) % len(KINDS)]
         (a, b), c = rng.choice(ordered), rng.choice(SMALL)
         if (a, c) not in pairs or b == c or a <= b * c:
             continue
-        wordings = {"trained": kind.phrasings, "shown": kind.phrasings[:DEMONSTRATED], "unseen": kind.unseen}[phrasings]
-        question = rng.choice(wordings).format(who=rng.choice(NAMES), things=rng.choice(THINGS), a=a, b=b, c=c)
+        wording = rng.choice(wordings[kind.name])
         expression = kind.expression.format(a=a, b=b, c=c)
         tasks.append(
             {
                 "task_id": f"{name}-{len(tasks):03d}",
-                "question": question,
+                "question": wording.format(who=rng.choice(NAMES), things=rng.choice(THINGS), a=a, b=b, c=c),
                 "expression": expression,
                 "answer": agent.calculate(expression),
             }
@@ -149,24 +154,29 @@ def _draw(name: str, seed: int, count: int, *, kinds: Sequence[Kind], phrasings:
     return tasks
 
 
+TRAINED = {kind.name: kind.phrasings for kind in KINDS}
+UNSEEN = {kind.name: kind.unseen for kind in KINDS}
+SPELLED_OUT = {kind.name: (f"What is {kind.spoken}?",) for kind in KINDS}
+
+
 def train(count: int = 400, seed: int = 0) -> list[Task]:
-    """What reinforcement learning tries: all kinds, the trained phrasings, the training numbers."""
-    return _draw("train", seed, count, kinds=KINDS, phrasings="trained", heldout=False)
+    """What reinforcement learning tries: the trained phrasings, the training numbers."""
+    return _draw("train", seed, count, wordings=TRAINED, heldout=False)
 
 
 def heldout(count: int = 100, seed: int = 0) -> list[Task]:
-    """Same kinds and phrasings as `train`, other numbers."""
-    return _draw("heldout", seed, count, kinds=KINDS, phrasings="trained", heldout=True)
+    """The same phrasings as in `train`, other numbers."""
+    return _draw("heldout", seed, count, wordings=TRAINED, heldout=True)
 
 
 def unseen_phrasings(count: int = 100, seed: int = 0) -> list[Task]:
-    """Held-out numbers in phrasings that neither training nor the demonstrations contain."""
-    return _draw("unseen", seed, count, kinds=KINDS, phrasings="unseen", heldout=True)
+    """Held-out numbers in phrasings that training does not contain."""
+    return _draw("unseen", seed, count, wordings=UNSEEN, heldout=True)
 
 
 def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
-    """Worked conversations for the warm start, in OpenAI's fine-tuning format: two kinds of problem, two phrasings of each."""
-    shown = _draw("shown", seed, count, kinds=KINDS[:DEMONSTRATED], phrasings="shown", heldout=False)
+    """Worked conversations for the warm start, in OpenAI's fine-tuning format; their sums are spelled out."""
+    shown = _draw("shown", seed, count, wordings=SPELLED_OUT, heldout=False)
     return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
 
 

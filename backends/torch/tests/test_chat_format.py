@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from spangrad.backend import ParsedAnswer
 from spangrad.errors import BackendError
@@ -17,7 +18,7 @@ from spangrad_torch._chat_format import CHAT_TEMPLATE, TemplateFormat
 
 PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 CALC: dict[str, Any] = {"name": "calc", "description": "Computes.", "parameters": PARAMETERS}
-TOOLS = [{"type": "function", "function": CALC}]
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": CALC}]
 QUESTION = {"role": "user", "content": "1+2?"}
 HERMES_CALL = (
     "{% for c in m.tool_calls or [] %}<tool_call>"
@@ -185,7 +186,7 @@ def test_only_an_assistant_answers(chat_format: TemplateFormat) -> None:
 def test_the_saved_tokenizer_renders_the_same_with_plain_transformers(
     chat_format: TemplateFormat, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         QUESTION,
         {"role": "assistant", "content": None, "tool_calls": [call()]},
         {"role": "tool", "tool_call_id": "call_1", "content": "3"},
@@ -193,7 +194,7 @@ def test_the_saved_tokenizer_renders_the_same_with_plain_transformers(
     tokenizer.save_pretrained(tmp_path)
 
     plain = load_tokenizer(tmp_path)
-    ids = plain.apply_chat_template(messages, tools=TOOLS, add_generation_prompt=True, return_dict=False)
+    ids = plain.apply_chat_template(messages, tools=list(TOOLS), add_generation_prompt=True, return_dict=False)
 
     assert tuple(ids) == chat_format.render(messages, tools=TOOLS)
     assert TemplateFormat(plain).is_ours
@@ -220,13 +221,10 @@ def test_a_template_that_ignores_tools_is_replaced(tokenizer: PreTrainedTokenize
     assert tokenizer.chat_template == CHAT_TEMPLATE
 
 
-def test_without_chatml_tokens_tools_are_refused_and_chat_is_not(tokenizer: PreTrainedTokenizerBase) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415 - used by this test only
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - as above
-
+def test_without_chatml_tokens_tools_are_refused_and_chat_is_not() -> None:
     bare = Tokenizer(models.BPE(vocab={"x": 0, ":": 1, "</s>": 2}, merges=[]))
     bare.pre_tokenizer = pre_tokenizers.Whitespace()
-    other = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="</s>")
+    other = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="</s>")  # type: ignore[no-untyped-call]  # transformers'
 
     with pytest.raises(BackendError, match="neither a chat template nor the ChatML tokens"):
         TemplateFormat(other)

@@ -149,7 +149,7 @@ async def test_the_gradient_is_bounded_by_max_grad_norm_and_reported_before_that
 
 
 async def test_budget_of_a_pass_changes_the_cost_but_not_the_step(tiny_model_folder: Path) -> None:
-    rows = [row((6, 7, n)) for n in range(8, 20)]
+    rows = [row((6, n, 7)) for n in range(8, 20)]
     advantages = np.linspace(-1, 1, len(rows)).tolist()
     results = {}
     for budget in (1, 1000):
@@ -158,7 +158,8 @@ async def test_budget_of_a_pass_changes_the_cost_but_not_the_step(tiny_model_fol
         results[budget] = (report, rig.weights())
         await rig.close()
     (many, left), (one, right) = results[1], results[1000]
-    assert (many.metrics["packs"], one.metrics["packs"]) == (1, 1)  # all share their inputs: 3 4 5 6 7
+    assert (many.metrics["packs"], one.metrics["packs"]) == (12, 1)
+    assert (many.computed_tokens, one.computed_tokens) == (12 * 5, 4 + 12)
     assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
     for name, weight in left.items():
         torch.testing.assert_close(weight, right[name], rtol=1e-4, atol=1e-5)

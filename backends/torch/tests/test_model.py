@@ -55,12 +55,13 @@ def write_gguf(file: Path, folder: Path) -> None:
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_head_count_kv(config.num_key_value_heads or config.num_attention_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim or 8)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(list(vocabulary))
+    # transformers wants a merge, and its result in the vocabulary: it takes the place of a byte that no text here has.
+    writer.add_token_list([*list(vocabulary)[:-1], "ab"])
     writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(vocabulary) - 3))
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(1)
@@ -137,7 +138,7 @@ def test_missing_tensors_are_named_and_never_made_up(folder: Path) -> None:
         load_model(folder)
 
 
-@pytest.mark.parametrize("name", ["no-such-model", "nobody/nothing", "./nowhere", "a/b/c", ""])
+@pytest.mark.parametrize("name", ["no-such-model", "nobody/nothing", "./nowhere", "a/b/c"])
 def test_an_unknown_name_lists_what_there_is(empty_caches: Path, name: str) -> None:
     assert not empty_caches.exists()
     with pytest.raises(ModelNotFoundError, match="smollm2-135m") as caught:
@@ -219,7 +220,7 @@ def test_a_file_that_is_no_gguf_is_no_model_and_leaves_nothing_behind(tmp_path: 
     assert [path.name for path in (tmp_path / "cache" / "models").iterdir() if path.is_dir()] == []
 
 
-def test_sliding_windows_and_quantised_weights_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_sliding_windows_are_refused(folder: Path, tmp_path: Path) -> None:
     config = MistralConfig(
         vocab_size=259,
         hidden_size=32,

@@ -19,8 +19,8 @@ def test_each_prefix_is_one_node_that_sees_exactly_its_own_beginnings(
     cached = []
     for sequence in sequences:
         count = data.draw(st.integers(0, len(sequence) - 1))
-        prefixes = [tuple(sequence[: n + 1]) for n in range(count)]
-        cached.append(np.array([cache.setdefault(p, len(cache)) for p in prefixes], dtype=np.int64))
+        beginnings = [tuple(sequence[: n + 1]) for n in range(count)]
+        cached.append(np.array([cache.setdefault(p, len(cache)) for p in beginnings], dtype=np.int64))
 
     plan = plan_prefill([np.array(s, dtype=np.int64) for s in sequences], cached)
 

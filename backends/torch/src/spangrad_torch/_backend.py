@@ -12,9 +12,10 @@ from transformers import AutoTokenizer
 from spangrad.errors import BackendError
 from spangrad_torch._chat_format import TemplateFormat
 from spangrad_torch._learner import TorchLearner
-from spangrad_torch._model import LoadedModel, _read, find_model, load_model
+from spangrad_torch._model import LoadedModel, find_model, load_model
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._precision import Compute, choose_compute
+from spangrad_torch._pretrained import read_pretrained
 from spangrad_torch._sampler import TorchSampler
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class TorchBackend:
             max_rows=options.max_rows,
             prefix_cache_mb=options.prefix_cache_mb,
             threads=compute.decode_threads,
+            autocast=compute.autocast,
             seed=seed,
         )
         self._learner = TorchLearner(
@@ -128,7 +130,7 @@ def load_chat_format(options: TorchOptions) -> TemplateFormat:
         ModelNotFoundError: no such model, with the way to get it.
         BackendError: the tokenizer has no chat template that can be used.
     """
-    return TemplateFormat(_read(find_model(options.model).folder, AutoTokenizer))
+    return TemplateFormat(read_pretrained(find_model(options.model).folder, AutoTokenizer))
 
 
 def _device(name: str) -> torch.device:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from spangrad_torch._adapters import merged_weights
 from spangrad_torch._folder import written_whole
-from spangrad_torch._model import LoadedModel, _quiet
+from spangrad_torch._model import LoadedModel
+from spangrad_torch._pretrained import quiet
 
 
 def export_model(loaded: LoadedModel, folder: Path) -> None:
@@ -15,6 +16,6 @@ def export_model(loaded: LoadedModel, folder: Path) -> None:
     Raises:
         CheckpointError: the disk is full or may not be written; what was there before is untouched.
     """
-    with written_whole(folder) as partial, _quiet():
+    with written_whole(folder) as partial, quiet():
         loaded.model.save_pretrained(partial, state_dict=dict(merged_weights(loaded.model)))
         loaded.tokenizer.save_pretrained(partial)

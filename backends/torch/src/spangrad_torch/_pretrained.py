@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from spangrad.errors import ModelNotFoundError
@@ -18,8 +17,10 @@ def read_pretrained(folder: Path, kind: Any, **options: Any) -> Any:
     try:
         with quiet():
             return kind.from_pretrained(folder, local_files_only=True, **options)
-    # transformers raises these for damaged files, wrong shapes and unknown architectures alike
-    except (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError) as error:
+    except MemoryError:
+        raise
+    # Damaged files make the loaders raise whatever they stumble over, down to a bare Exception of the tokenizers library.
+    except Exception as error:
         raise ModelNotFoundError(
             f"{folder} holds no model that can be loaded: {error}", cure="Copy or download the model again"
         ) from error

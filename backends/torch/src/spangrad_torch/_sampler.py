@@ -11,7 +11,7 @@ import math
 import random
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ class TorchSampler:
         """Prompt tokens computed so far; those read from the prefix cache or shared within a group are not in it."""
         return self._decoder.prefilled_tokens
 
-    async def sample(self, request: SampleRequest) -> AsyncIterator[SampleDelta]:
+    async def sample(self, request: SampleRequest) -> AsyncGenerator[SampleDelta, None]:
         """Draws the request's choices, yielding as tokens are sampled; closing the iterator stops the work.
 
         Raises:

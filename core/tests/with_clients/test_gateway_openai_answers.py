@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import openai
 import pytest
 
 from spangrad.gateway import Gateway, SamplingOverride, TokenEngine
 from spangrad.store import Store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler, scripted_logprob
 from spangrad.transitions import Call, CallStatus
-
-if TYPE_CHECKING:
-    import openai
-else:
-    openai = pytest.importorskip("openai", reason="core does not depend on it")
-
-pytestmark = pytest.mark.openai_client
 
 MakeGateway = Callable[..., Gateway]
 CALC: Any = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object"}}}

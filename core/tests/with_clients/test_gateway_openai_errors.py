@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import openai
 import pytest
 
 from spangrad.errors import BackendError
@@ -13,13 +14,6 @@ from spangrad.gateway import Gateway, TokenEngine
 from spangrad.store import Store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Call, CallStatus
-
-if TYPE_CHECKING:
-    import openai
-else:
-    openai = pytest.importorskip("openai", reason="core does not depend on it")
-
-pytestmark = pytest.mark.openai_client
 
 MakeGateway = Callable[..., Gateway]
 CALC: Any = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object"}}}

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import openai
 import pytest
 
 from spangrad.testing import ScriptedEndpoint
-
-if TYPE_CHECKING:
-    import openai
-else:
-    openai = pytest.importorskip("openai", reason="core does not depend on it")
-
-pytestmark = pytest.mark.openai_client
 
 USER: Any = [{"role": "user", "content": "hé"}]
 

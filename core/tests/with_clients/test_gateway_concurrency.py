@@ -10,21 +10,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import openai
 import pytest
 
 from spangrad.gateway import EngineError, Gateway, RolloutAccess
 from spangrad.store import Store
 from spangrad.testing import ByteChatFormat, Piece, ScriptedPrompt, scripted_logprob
 from spangrad.transitions import Call, CallStatus
-
-if TYPE_CHECKING:
-    import openai
-else:
-    openai = pytest.importorskip("openai", reason="core does not depend on it")
-
-pytestmark = pytest.mark.openai_client
 
 AGENTS = 200
 CALLS = 2
