@@ -135,6 +135,27 @@ async def test_logprobs_are_those_of_a_plain_forward_pass(
         assert len(answer.ids) == answer.params.max_tokens or answer.ids[-1] == END
 
 
+@pytest.mark.parametrize("onednn", [False, True])
+async def test_under_autocast_logprobs_are_those_of_a_forward_pass_under_autocast(
+    loaded: LoadedModel, reference: LoadedModel, *, onednn: bool
+) -> None:
+    if onednn:
+        use_onednn(loaded.model)
+    sampler = TorchSampler(loaded, max_rows=4, threads=1, autocast=torch.bfloat16)
+    prompts = [long_prompt(length, seed=length) for length in (5, 17, 40)]
+
+    answers = await asyncio.gather(*(ask(sampler, prompt, endless(10, seed=i)) for i, prompt in enumerate(prompts)))
+    await sampler.close()
+
+    for answer in answers:
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = teacher_forced(reference, answer)
+        exact = teacher_forced(reference, answer)
+        # bf16 has 8 bits: rounding alone moves these logits, some 10 wide, by a few hundredths.
+        assert answer.logprobs == pytest.approx(expected, abs=0.15)
+        assert answer.logprobs != pytest.approx(exact, abs=1e-4)
+
+
 async def test_greedy_answers_are_those_of_generate(sampler: TorchSampler, reference: LoadedModel) -> None:
     prompts = [long_prompt(length, seed=length) for length in (1, 5, 16, 17, 31, 48)]
     params = SamplingParams(temperature=0, max_tokens=20)

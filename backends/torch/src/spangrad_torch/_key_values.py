@@ -210,8 +210,9 @@ class DecodeView(_View):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Takes (B, H, 1, D) keys and values, gives (B, H, length, D) of each."""
         keys, values = self._data[2 * layer_idx], self._data[2 * layer_idx + 1]
-        keys[self._rows, :, self._positions] = key_states[:, :, 0]
-        values[self._rows, :, self._positions] = value_states[:, :, 0]
+        # Under autocast rotated keys come in fp32; attention would cast them just so.
+        keys[self._rows, :, self._positions] = key_states[:, :, 0].to(keys.dtype)
+        values[self._rows, :, self._positions] = value_states[:, :, 0].to(values.dtype)
         return keys, values
 
 
