@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -95,9 +95,7 @@ def test_no_other_cut_of_the_sorted_sequences_computes_fewer_tokens(batch: list[
 
     def cost(cuts: tuple[int, ...]) -> tuple[int, int] | None:
         borders = [0, *cuts, len(paths)]
-        sizes = [
-            len(distinct_prefixes(paths[start:end])) for start, end in zip(borders[:-1], borders[1:], strict=True)
-        ]
+        sizes = [len(distinct_prefixes(paths[start:end])) for start, end in pairwise(borders)]
         return (sum(sizes), len(sizes)) if max(sizes) <= limit else None
 
     inner = range(1, len(paths))

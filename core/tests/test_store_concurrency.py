@@ -22,7 +22,8 @@ from spangrad.store._sql_store import SqlStore, _replacement
 from spangrad.transitions import Call, CallStatus, Choice
 
 PRELUDE = """
-import os, sys, threading
+import os, signal, sys, threading
+signal.alarm(60)  # a hanging process ends by itself
 from pathlib import Path
 from spangrad.errors import StoreError
 from spangrad.store import open_store
@@ -244,6 +245,7 @@ store = open_store(sys.argv[1])
 store.submit_call(call("before")).result()
 child = os.fork()
 if child == 0:
+    signal.alarm(20)
     for use in (lambda: store.submit_call(call("x")).result(), store.counts):
         try:
             use()

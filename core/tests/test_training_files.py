@@ -188,7 +188,7 @@ class TestTomlPositions:
 
 
 def test_the_curve_is_a_picture_of_the_size_asked_for(tmp_path: Path) -> None:
-    evaluations = [
+    evaluations: list[dict[str, object]] = [
         {"kind": "evaluation", "heldout": name, "step": step, "success": 0.5, "success_low": 0.4, "success_high": 0.6}
         for name in ("a", "b")
         for step in (0, 2)

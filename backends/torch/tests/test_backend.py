@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -24,7 +24,7 @@ from spangrad_torch import TorchBackend, TorchOptions
 from spangrad_torch.plugin import TorchFactory
 
 PROMPT = (1, 40, 41, 42)
-FAST = {"precision": "fp32", "decode_threads": 1, "train_threads": 1}
+FAST: dict[str, Any] = {"precision": "fp32", "decode_threads": 1, "train_threads": 1}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Answer:
     versions: tuple[int, ...]
 
 
-async def draw(backend: TorchBackend, prompt: tuple[int, ...] = PROMPT, choices: int = 1, **params: Any) -> list[Answer]:
+async def draw(
+    backend: TorchBackend, prompt: tuple[int, ...] = PROMPT, choices: int = 1, **params: Any
+) -> list[Answer]:
     deltas: list[list[SampleDelta]] = [[] for _ in range(choices)]
     request = SampleRequest(prompt, SamplingParams(**{"max_tokens": 4, **params}), choices=choices)
     async for delta in backend.sampler.sample(request):
@@ -206,7 +208,7 @@ print(json.dumps({"ids": ids.tolist(), "chat": list(getattr(chat, "input_ids", c
 
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 async def test_the_exported_folder_gives_plain_transformers_the_same_greedy_answer(
-    tiny_model_folder: Path, tmp_path: Path, adapter: str
+    tiny_model_folder: Path, tmp_path: Path, adapter: Literal["none", "lora"]
 ) -> None:
     options = TorchOptions(model=str(tiny_model_folder), adapter=adapter, **FAST)
     backend = TorchBackend.load(options, seed=0)

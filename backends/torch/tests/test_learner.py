@@ -21,7 +21,7 @@ from spangrad.transitions import Transition, TransitionBatch, pack_sequences
 from spangrad_torch._forward import predict
 from spangrad_torch._learner import TorchLearner
 from spangrad_torch._model import LoadedModel, load_model
-from spangrad_torch._options import TorchOptions
+from spangrad_torch._options import LoraOptions, TorchOptions
 from spangrad_torch._sampler import TorchSampler
 
 PROMPT = (3, 4, 5)
@@ -89,6 +89,10 @@ def batch(rows: Sequence[Transition], advantages: Sequence[float], **settings: A
 
 
 CONTRAST = batch([row(GOOD), row(BAD)], [1.0, -1.0])
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def assert_same(left: Rig, right: Rig) -> None:
@@ -257,8 +261,8 @@ async def test_a_gradient_that_is_not_finite_stops_before_the_step_and_the_next_
 
 
 async def test_a_cancelled_update_takes_no_step_and_leaves_nothing_behind(rig: Rig, twin: Rig) -> None:
-    many = batch([row((6, 7, 8), prompt=(n, 4, 5)) for n in range(3, 200)] * 8, [1.0] * 1576)
-    slow = asyncio.create_task(rig.learner._step(replace(many), imitate=False))
+    rows = [row((6, 7, 8), prompt=(n, m, 5)) for n in range(3, 200) for m in range(3, 30)]
+    slow = asyncio.create_task(rig.learner.update(batch(rows, [1.0] * len(rows))))
     done, _ = await asyncio.wait([slow], timeout=0.2)
     assert not done
     slow.cancel()
@@ -269,6 +273,18 @@ async def test_a_cancelled_update_takes_no_step_and_leaves_nothing_behind(rig: R
     await rig.learner.update(CONTRAST)
     await twin.learner.update(CONTRAST)
     assert_same(rig, twin)
+
+
+async def test_closing_during_an_update_ends_it_with_an_error(tiny_model_folder: Path) -> None:
+    rig = Rig(tiny_model_folder, max_tokens_per_pass=1)
+    rows = [row((6, 7, 8), prompt=(n, m, 5)) for n in range(3, 200) for m in range(3, 10)]
+    slow = asyncio.create_task(rig.learner.update(batch(rows, [1.0] * len(rows))))
+    done, _ = await asyncio.wait([slow], timeout=0.2)
+    assert not done
+    await rig.close()
+    with pytest.raises(BackendError, match="closed before the step"):
+        await slow
+    assert rig.sampler.policy_version == 0
 
 
 async def test_the_event_loop_stays_free_during_an_update(rig: Rig) -> None:
@@ -312,7 +328,7 @@ async def test_saving_again_replaces_the_checkpoint_whole(rig: Rig, twin: Rig, t
     for _ in range(2):
         await rig.learner.update(CONTRAST)
         await rig.learner.save(tmp_path / "checkpoint")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert names_in(tmp_path) == ["checkpoint"]
     await twin.learner.load(tmp_path / "checkpoint")
     assert_same(rig, twin)
 
@@ -346,7 +362,7 @@ async def test_a_full_disk_is_reported_and_keeps_the_checkpoint_before(rig: Rig,
     await rig.learner.update(CONTRAST)
     with disk_quota(10_000), pytest.raises(CheckpointError, match="could not be written"):
         await rig.learner.save(tmp_path / "checkpoint")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert names_in(tmp_path) == ["checkpoint"]
     await twin.learner.load(tmp_path / "checkpoint")
     assert all(torch.equal(weight, saved[name]) for name, weight in twin.weights().items())
 
@@ -389,7 +405,9 @@ async def test_a_checkpoint_of_other_training_is_refused(tiny_model_folder: Path
     full = Rig(tiny_model_folder)
     await full.learner.save(tmp_path / "checkpoint")
     lora = Rig(tiny_model_folder, adapter="lora")
-    with pytest.raises(CheckpointError, match="all weights of a LlamaForCausalLM .* but this run trains LoRA adapters"):
+    with pytest.raises(
+        CheckpointError, match=r"all weights of a LlamaForCausalLM .* but this run trains LoRA adapters"
+    ):
         await lora.learner.load(tmp_path / "checkpoint")
     await full.close()
     await lora.close()
@@ -398,7 +416,7 @@ async def test_a_checkpoint_of_other_training_is_refused(tiny_model_folder: Path
 async def test_adapters_on_layers_the_model_lacks_are_refused(tiny_model_folder: Path) -> None:
     loaded = load_model(tiny_model_folder)
     sampler = TorchSampler(loaded, threads=1)
-    options = TorchOptions(adapter="lora", lora={"targets": ["q_proj", "query"]})
-    with pytest.raises(BackendError, match="no linear layer called query.*Choose lora.targets among down_proj"):
+    options = TorchOptions(adapter="lora", lora=LoraOptions(targets=("q_proj", "query")))
+    with pytest.raises(BackendError, match=r"no linear layer called query.*Choose lora.targets among down_proj"):
         TorchLearner(loaded, sampler, options)
     await sampler.close()

@@ -77,7 +77,7 @@ def test_a_model_that_attends_by_runs_predicts_what_it_did_before(tiny_model_fol
     for prepare in (lambda _: None, attend_by_runs):
         prepare(model)
         logprobs = predict(model, pack, temperatures).logprobs
-        logprobs.sum().backward()
+        logprobs.sum().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         results.append((logprobs.detach(), [weight.grad for weight in model.parameters()]))
         model.zero_grad()
     assert worthwhile_runs(model, pack) is not None

@@ -23,7 +23,7 @@ from spangrad_openai import OpenAIIntegration
 from spangrad_openai._client_patch import check
 
 if TYPE_CHECKING:
-    from conftest import RecordingServer
+    from integrations.openai.tests.conftest import RecordingServer
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello there"}]
 

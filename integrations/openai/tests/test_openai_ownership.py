@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from spangrad.capture import use_scope
 
 if TYPE_CHECKING:
-    from conftest import RecordingServer
+    from integrations.openai.tests.conftest import RecordingServer
 
 pytestmark = pytest.mark.usefixtures("attached")
 

@@ -26,7 +26,7 @@ from spangrad_openai import OpenAIIntegration
 from spangrad_openai._spans import _wrapped_methods
 
 if TYPE_CHECKING:
-    from conftest import RecordingServer
+    from integrations.openai.tests.conftest import RecordingServer
 
 
 def messages(text: str) -> list[ChatCompletionMessageParam]:

@@ -49,15 +49,7 @@ def draw(
     Raises:
         BackendError: a row's logits are not numbers.
     """
-    highest, ids = logits.max(dim=-1)  # (B,)
-    # Before the division: however low the temperature, the likeliest token stays at 0 and nothing overflows.
-    logits.sub_(highest[:, None])
-    temperatures = [p.temperature or 1.0 for p in params]
-    if any(temperature != 1.0 for temperature in temperatures):
-        logits.div_(torch.tensor(temperatures, dtype=torch.float32, device=logits.device)[:, None])
-    for row, p in enumerate(params):
-        if p.temperature > 0 and (p.top_k > 0 or p.top_p < 1):
-            _limit(logits[row], p)
+    ids = _shape_distributions(logits, params)
     weights = _blocks(logits.exp())  # (B, V / block, block), not normalised
     sums = weights.sum(-1).double()  # (B, V / block)
     total = sums.sum(-1).log().float()  # (B,)
@@ -78,6 +70,24 @@ def draw(
             zip(ids.tolist(), logprobs.tolist(), top_logprobs, strict=True)
         )
     ]
+
+
+def _shape_distributions(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Turns logits (B, V), in place, into those of the distributions to draw from, up to a constant for each row.
+
+    Returns:
+        (B,) the likeliest ids.
+    """
+    highest, likeliest = logits.max(dim=-1)
+    # Before the division: however low the temperature, the likeliest token stays at 0 and nothing overflows.
+    logits.sub_(highest[:, None])
+    temperatures = [p.temperature or 1.0 for p in params]
+    if any(temperature != 1.0 for temperature in temperatures):
+        logits.div_(torch.tensor(temperatures, dtype=torch.float32, device=logits.device)[:, None])
+    for row, p in enumerate(params):
+        if p.temperature > 0 and (p.top_k > 0 or p.top_p < 1):
+            _limit(logits[row], p)
+    return likeliest
 
 
 def _blocks(weights: torch.Tensor) -> torch.Tensor:

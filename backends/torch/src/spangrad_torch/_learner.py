@@ -8,14 +8,12 @@ policy version stamped on tokens; `publish` only has to say which it is.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,13 +26,13 @@ from spangrad_torch._checkpoint import LearnerState, load_state, save_state
 from spangrad_torch._export import export_model
 from spangrad_torch._forward import takes_tree_masks
 from spangrad_torch._gradient import Sums, Work, accumulate, lay_out, reference_logprobs
+from spangrad_torch._memory import release_freed
 from spangrad_torch._model import LoadedModel
 from spangrad_torch._optimizer import Optimizer
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._reference import FrozenReference
 from spangrad_torch._tree_attention import attend_by_runs
-
-R = TypeVar("R")
+from spangrad_torch._worker import Worker
 
 
 class PausableSampler(Protocol):
@@ -46,10 +44,6 @@ class PausableSampler(Protocol):
     def paused(self) -> AbstractAsyncContextManager[None]:
         """No forward pass runs inside; what was computed with the weights before is forgotten after."""
         ...
-
-
-class _GivenUpError(Exception):
-    """Ends a gradient pass nobody waits for any more; never leaves this module."""
 
 
 class TorchLearner:
@@ -88,11 +82,9 @@ class TorchLearner:
         attend_by_runs(self._model)
         self._optimizer = Optimizer(self._trained, options)
         self._reference: FrozenReference | None = None
-        self._given_up = threading.Event()
         self._busy = asyncio.Lock()
-        start = partial(torch.set_num_threads, threads) if threads is not None else None
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spangrad-learner", initializer=start)
-        self.shares_prefixes = self._worker.submit(takes_tree_masks, self._model).result()
+        self._worker = Worker(threads)
+        self.shares_prefixes = self._worker.run_now(partial(takes_tree_masks, self._model))
         """Whether prefixes are computed once; False for models whose attention takes no tree mask."""
 
     @property
@@ -128,10 +120,15 @@ class TorchLearner:
         """One step of maximum likelihood on the batch's actions; see `update`."""
         return await self._step(batch, imitate=True)
 
+    async def restart_optimizer(self) -> None:
+        """Forgets AdamW's moments."""
+        async with self._busy:
+            await self._worker.run(self._optimizer.restart)
+
     async def freeze_reference(self) -> None:
         """Takes the present weights as the reference of the KL term."""
         async with self._busy:
-            self._reference = await self._run(partial(FrozenReference.of, self._trained))
+            self._reference = await self._worker.run(partial(FrozenReference.of, self._trained))
 
     async def publish(self) -> int:
         """The policy version of the present weights. The sampler draws with them since the last step, which raised it."""
@@ -145,7 +142,7 @@ class TorchLearner:
             CheckpointError: the disk is full or may not be written; what was there before is untouched.
         """
         async with self._busy:
-            await self._run(lambda: save_state(self._state(), folder))
+            await self._worker.run(lambda: save_state(self._state(), folder))
 
     async def load(self, folder: Path) -> None:
         """Restores what `save` wrote and publishes it. The version goes on from the saved one, but never back.
@@ -154,9 +151,9 @@ class TorchLearner:
             CheckpointError: the folder is damaged or of other training; the learner is as it was.
         """
         async with self._busy:
-            state = await self._run(lambda: load_state(folder, training=self._training))
+            state = await self._worker.run(lambda: load_state(folder, training=self._training))
             async with self._sampler.paused():
-                await self._run(partial(self._restore, state))
+                await self._worker.run(partial(self._restore, state))
                 if (present := self._sampler.policy_version) > 0:
                     self._sampler.policy_version = max(state.policy_version, present + 1)
                 else:
@@ -169,28 +166,28 @@ class TorchLearner:
             CheckpointError: the disk is full or may not be written; what was there before is untouched.
         """
         async with self._busy:
-            await self._run(partial(export_model, self._loaded, folder))
+            await self._worker.run(partial(export_model, self._loaded, folder))
 
     async def close(self) -> None:
-        """Waits for the work in flight; nothing can be done afterwards."""
-        self._given_up.set()
-        await asyncio.to_thread(self._worker.shutdown)
+        """Ends the work in flight at its next pack; nothing can be done afterwards. Closing twice is harmless."""
+        await self._worker.close()
 
     async def _step(self, batch: UpdateBatch, *, imitate: bool) -> UpdateReport:
         """Lays out the batch, adds up its gradient, and moves the weights while the sampler rests."""
         async with self._busy:
             began = time.perf_counter()
-            work = await self._run(partial(self._prepare, batch, imitate=imitate))
+            work = await self._worker.run(partial(self._prepare, batch, imitate=imitate))
             if not work.transitions:
                 return UpdateReport(
                     loss=0.0, grad_norm=0.0, tokens=0, computed_tokens=0, metrics={"optimizer_steps": 0.0}
                 )
             reference = await self._reference_logprobs(work)
-            sums = await self._run(partial(self._accumulate, work, reference))
+            sums = await self._worker.run(partial(self._accumulate, work, reference))
             gradient_done = time.perf_counter()
             async with self._sampler.paused():
-                norm = await self._run(partial(self._optimizer.step, batch.learning_rate))
+                norm = await self._worker.run(partial(self._optimizer.step, batch.learning_rate))
                 self._sampler.policy_version += 1
+                await self._worker.run(release_freed)
             seconds = {"gradient_seconds": gradient_done - began, "step_seconds": time.perf_counter() - gradient_done}
             return _report(work, sums, norm, seconds)
 
@@ -210,17 +207,15 @@ class TorchLearner:
 
         def compute() -> list[Tensor]:
             with reference.in_place_of(self._trained):
-                return reference_logprobs(
-                    self._model, work, autocast=self._autocast, before_pack=self._stop_if_given_up
-                )
+                return reference_logprobs(self._model, work, autocast=self._autocast, before_pack=self._worker.check)
 
         async with self._sampler.paused():
-            return await self._run(compute)
+            return await self._worker.run(compute)
 
     def _accumulate(self, work: Work, reference: list[Tensor] | None) -> Sums:
         """The batch's gradient, left in the weights' `grad`; nothing is left there on an error."""
         try:
-            return accumulate(self._model, work, reference, autocast=self._autocast, before_pack=self._stop_if_given_up)
+            return accumulate(self._model, work, reference, autocast=self._autocast, before_pack=self._worker.check)
         except BaseException:
             self._optimizer.drop_gradient()
             raise
@@ -254,30 +249,6 @@ class TorchLearner:
             None if state.reference is None else FrozenReference({n: w.to(device) for n, w in state.reference.items()})
         )
         torch.set_rng_state(state.random)
-
-    def _stop_if_given_up(self) -> None:
-        """Ends the work between two packs when nobody waits for it any more."""
-        if self._given_up.is_set():
-            raise _GivenUpError
-
-    async def _run(self, work: Callable[[], R]) -> R:
-        """Runs work in the worker thread.
-
-        When the caller is cancelled, work is ended at the next pack and waited for: the weights must not change behind the
-        back of whoever goes on.
-        """
-        future = asyncio.get_running_loop().run_in_executor(self._worker, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self._given_up.set()
-            while not future.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            self._given_up.clear()
-            if not future.cancelled():
-                future.exception()  # seen: the cancellation is what counts
-            raise
 
 
 def _report(work: Work, sums: Sums, norm: float, seconds: Mapping[str, float]) -> UpdateReport:

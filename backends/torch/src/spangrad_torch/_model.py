@@ -19,13 +19,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from spangrad.errors import BackendError, ModelNotFoundError
 from spangrad_torch._chat_format import TemplateFormat
 from spangrad_torch._gguf import converted_folder
-from spangrad_torch._pretrained import quiet, read_pretrained
+from spangrad_torch._pretrained import read_pretrained
 
 DEFAULT_MODEL: Final = "smollm2-135m"
-
-# Names under which `_backend` and `_export` import them; they live in `_pretrained`.
-_read = read_pretrained
-_quiet = quiet
 
 
 @dataclass(frozen=True, slots=True)

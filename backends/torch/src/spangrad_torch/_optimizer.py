@@ -56,6 +56,10 @@ class Optimizer:
         self.steps += 1
         return norm
 
+    def restart(self) -> None:
+        """Forgets the moments."""
+        self._adamw.state.clear()
+
     def drop_gradient(self) -> None:
         """Forgets what was accumulated, and its memory."""
         self._adamw.zero_grad(set_to_none=True)

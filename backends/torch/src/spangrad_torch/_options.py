@@ -47,7 +47,7 @@ class TorchOptions(BaseModel):
     """Only with adapter = "lora"; left out, that has its defaults."""
     max_sequence: int = Field(default=2048, ge=2)
     """Most tokens of a prompt and its answer that are trained on; lowered to the model's context."""
-    max_tokens_per_pass: int = Field(default=1024, ge=1)
+    max_tokens_per_pass: int = Field(default=512, ge=1)
     """Token positions of one forward and backward pass; more passes are accumulated. Bounds memory, not results."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm."""

@@ -43,14 +43,11 @@ class PrefillPlan:
 
 
 def plan_prefill(sequences: Sequence[IntArray], cached: Sequence[IntArray]) -> PrefillPlan:
-    """Lays sequences into a tree.
+    """Lays sequences into a tree. Each one's last token is computed even if it is cached, since its logits are needed.
 
     Args:
         sequences: (S) token ids, each at least one.
         cached: (S) for each sequence where the first tokens' keys and values lie in the cache; shorter than the sequence.
-
-    Returns:
-        The plan; every sequence's last token is computed even if it is cached, since its logits are needed.
     """
     order = sorted(range(len(sequences)), key=lambda i: sequences[i].tolist())
     upper = sum(len(sequence) for sequence in sequences)

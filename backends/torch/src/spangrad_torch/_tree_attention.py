@@ -134,6 +134,7 @@ def _attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    *,
     dropout: float = 0.0,
     scaling: float | None = None,
     tree_runs: TreeRuns | None = None,

@@ -181,6 +181,11 @@ class Learner(Protocol):
         """One step of maximum likelihood on the batch's actions, weighted by `token_weights`; advantages are ignored."""
         ...
 
+    async def restart_optimizer(self) -> None:
+        """Forgets the optimiser's moments. Called where the objective changes, from imitation to reinforcement: moments of the
+        one, of quite another scale, would decide the step size of the other."""
+        ...
+
     async def freeze_reference(self) -> None:
         """Takes the present weights as the reference of the KL term; saved and loaded with the rest."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import typer
@@ -34,12 +35,12 @@ def doctor(as_json: JsonOption = False) -> None:
     from spangrad.plugins import PluginState, load_plugins
 
     loaded = load_plugins()
-    machine = {
+    machine: dict[str, object] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
-    backends = {
+    backends: dict[str, dict[str, object]] = {
         row.name: {
             "losses": sorted(row.value.capabilities.losses),
             "estimator levels": sorted(row.value.capabilities.estimator_levels),
@@ -48,7 +49,7 @@ def doctor(as_json: JsonOption = False) -> None:
         }
         for row in loaded.backends
     }
-    algorithms = {
+    algorithms: dict[str, list[str]] = {
         "credit assigners": [row.name for row in loaded.credit_assigners],
         "advantage estimators": [row.name for row in loaded.advantage_estimators],
     }
@@ -59,16 +60,18 @@ def doctor(as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"machine": machine, "backends": backends, **algorithms, "problems": problems})
     else:
-        for title, table in (
-            ("machine", machine),
-            *((f"backend {name}", table) for name, table in backends.items()),
-            ("algorithms", algorithms),
-        ):
-            typer.echo(title)
-            for key, value in table.items():
-                typer.echo(f"  {key}: {', '.join(value) if isinstance(value, list) else value}")
+        _print_table("machine", machine)
+        for name, table in backends.items():
+            _print_table(f"backend {name}", table)
+        _print_table("algorithms", algorithms)
         for problem in problems:
             typer.echo(f"problem: {problem}")
         typer.echo("Everything found can be used." if not problems else f"{len(problems)} problem(s) found.")
     if problems:
         sys.exit(1)
+
+
+def _print_table(title: str, table: Mapping[str, object]) -> None:
+    typer.echo(title)
+    for key, value in table.items():
+        typer.echo(f"  {key}: {', '.join(value) if isinstance(value, list) else value}")

@@ -54,6 +54,8 @@ class ScriptedLearner:
         self.imitations: list[UpdateBatch] = []
         self.steps = 0
         """Updates and imitations in all, those before the last `load` included."""
+        self.restarts = 0
+        """How often the optimiser was restarted."""
         self.references = 0
         """How often the reference was frozen."""
         self._sampler = sampler
@@ -72,6 +74,10 @@ class ScriptedLearner:
         """Notes the batch."""
         self.imitations.append(batch)
         return self._step(batch)
+
+    async def restart_optimizer(self) -> None:
+        """Counts."""
+        self.restarts += 1
 
     async def freeze_reference(self) -> None:
         """Counts."""

@@ -85,7 +85,7 @@ async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, st
         tokens += _sampled_tokens(extraction)
         rewards = [r.reward for r in results.values() if r.reward is not None]
         mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
-        phase.advance(reward=mean, **{"tok/s": f"{tokens / (time.monotonic() - begun):.0f}"})
+        phase.advance(1, {"reward": mean, "tok/s": f"{tokens / (time.monotonic() - begun):.0f}"})
 
     missing = [_next_attempt(session, job) for job in jobs if job.rollout_id not in results]
     await until_stopped(session.runner.run(missing, on_result=on_result), stop)

@@ -15,8 +15,7 @@ def draw_curve(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) 
         path: where the picture goes.
         title: its heading.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (slow to import, wanted once a run)
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import, wanted once a run)
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
@@ -34,7 +33,7 @@ def draw_curve(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) 
     axes.set(xlabel="training step", ylabel="reward, success", ylim=(-0.03, 1.05), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    FigureCanvasAgg(figure).print_png(path)
+    figure.savefig(path, format="png")
 
 
 def _heldout_names(records: Sequence[Mapping[str, Any]]) -> list[str]:

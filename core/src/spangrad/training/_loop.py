@@ -37,7 +37,7 @@ class _Clock:
 
     before: float
     """By processes that worked on the run earlier."""
-    phases: Counter[str]
+    phases: dict[str, float]
     begun: float
 
     @property
@@ -50,7 +50,7 @@ class _Clock:
         try:
             yield
         finally:
-            self.phases[name] += time.monotonic() - begun
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begun
 
 
 class Trainer:
@@ -69,7 +69,7 @@ class Trainer:
         self._display = display
         self._stop = stop
         self._metrics = MetricsFile(session.folder.metrics)
-        self._clock = _Clock(0.0, Counter(), time.monotonic())
+        self._clock = _Clock(0.0, {}, time.monotonic())
         self._state = RunState(0, 0, 0.0, session.preparation.identity())
         self._saved: RunState | None = None
         self._counts: Counter[str] = Counter()
@@ -144,8 +144,9 @@ class Trainer:
                 report = await self._learner.imitate(imitation_batch(transitions, rate))
                 self._state = replace(self._state, warm_start_steps=step)
                 self._metrics.append("warm_start", step=0, warm_start_step=step, learning_rate=rate, **_figures(report))
-                phase.advance(loss=f"{report.loss:.3f}")
+                phase.advance(1, {"loss": f"{report.loss:.3f}"})
                 self._show_done()
+        await self._learner.restart_optimizer()
         await self._learner.publish()
         await self._save()
 
@@ -170,7 +171,7 @@ class Trainer:
                 success_at=self._config.evaluation.success_at,
             )
             success = measured.success
-            phase.advance(0, success=f"{success.value:.2f} [{success.low:.2f}, {success.high:.2f}]")
+            phase.advance(0, {"success": f"{success.value:.2f} [{success.low:.2f}, {success.high:.2f}]"})
         self._session.store.add_ledger([replace(entry, step=step) for entry in collection.excluded])
         self._counts["evaluation_rollouts"] += len(jobs)
         self._metrics.append(
@@ -196,7 +197,7 @@ class Trainer:
             self._display.line(f"Step {step}: {warning}")
         with self._clock.phase("learning"), self._display.phase(f"step {step} learning", 1) as phase:
             updates = await self._learn(step, report)
-            phase.advance(1, **_shown(updates, report))
+            phase.advance(1, _shown(updates, report))
         if updates:
             await self._learner.publish()
         entries = [replace(entry, step=step) for entry in collection.excluded]

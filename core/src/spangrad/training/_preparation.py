@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from spangrad.backend import BackendFactory, LossSettings
 from spangrad.errors import ConfigError
-from spangrad.lightningrl import LightningRL, Weighting, configured
+from spangrad.lightningrl import LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
 from spangrad.rollouts import Agent, RewardFunction, Task, load_agent, load_reward
 from spangrad.training._config import LoadedConfig, TrainConfig, config_error, load_config
@@ -122,7 +122,9 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
         estimator=configured(
             "advantage estimator", estimator.name, plugins.advantage_estimators.get(estimator.name), estimator.options
         ),
-        weighting=configured("weighting", weighting.name, partial(Weighting, weighting.name), weighting.options),
+        weighting=configured(
+            "weighting", weighting.name, partial(Weighting, cast("WeightingName", weighting.name)), weighting.options
+        ),
     )
     algorithm.check(
         rollouts_per_task=loaded.config.training.rollouts_per_task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class ProgressDisplay(Protocol):
 class Phase(Protocol):
     """A phase under way."""
 
-    def advance(self, items: int = 1, **figures: str) -> None:
+    def advance(self, items: int = 1, figures: Mapping[str, str] | None = None) -> None:
         """`items` more are done; figures replace those shown so far."""
         ...
 
@@ -47,7 +47,7 @@ class _LivePhase:
         self._progress = progress
         self._task = task
 
-    def advance(self, items: int = 1, **figures: str) -> None:
+    def advance(self, items: int = 1, figures: Mapping[str, str] | None = None) -> None:
         if figures:
             self._progress.update(self._task, advance=items, figures=_joined(figures))
         else:
@@ -97,9 +97,9 @@ class _PlainPhase:
         self.items = 0
         self.figures: dict[str, str] = {}
 
-    def advance(self, items: int = 1, **figures: str) -> None:
+    def advance(self, items: int = 1, figures: Mapping[str, str] | None = None) -> None:
         self.items += items
-        self.figures.update(figures)
+        self.figures.update(figures or {})
 
 
 class PlainDisplay:
@@ -140,5 +140,5 @@ def progress_display(console: Console) -> LiveDisplay | PlainDisplay:
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
 
 
-def _joined(figures: dict[str, str]) -> str:
+def _joined(figures: Mapping[str, str]) -> str:
     return "  ".join(f"{name} {value}" for name, value in figures.items())
