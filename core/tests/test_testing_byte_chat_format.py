@@ -26,11 +26,11 @@ def test_a_prompt_is_its_turns_and_the_header_of_the_answer() -> None:
     assert list(ids) == [*turn("system", "be brief"), *turn("user", "1+1?"), 256, *b"assistant\n"]
 
 
-def test_tools_come_first_unless_the_choice_hides_them() -> None:
+def test_tools_come_first_and_an_opening_last() -> None:
     user = [{"role": "user", "content": "hi"}]
     shown = FORMAT.render(user, tools=[CALC])
     assert FORMAT.read(shown)[0] == {"role": "tools", "content": json.dumps(CALC, separators=(",", ":"))}
-    assert FORMAT.render(user, tools=[CALC], tool_choice="none") == FORMAT.render(user)
+    assert FORMAT.render(user, tools=[CALC], opening="so") == (*shown, *b"so")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["system", "user", "tool"]), TEXT)))
@@ -84,16 +84,15 @@ def test_two_parsed_calls_have_two_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "choice", "complaint"),
+    ("message", "complaint"),
     [
-        ({"role": "narrator", "content": "x"}, None, "Unknown message role 'narrator'"),
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, None, "part of type 'image_url'"),
-        ({"role": "user", "content": "x"}, "required", "tool choice 'required'"),
+        ({"role": "narrator", "content": "x"}, "Unknown message role 'narrator'"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "part of type 'image_url'"),
     ],
 )
-def test_what_it_cannot_represent_is_an_error(message: dict[str, Any], choice: str | None, complaint: str) -> None:
+def test_what_it_cannot_represent_is_an_error(message: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BackendError, match=complaint):
-        FORMAT.render([message], tool_choice=choice)
+        FORMAT.render([message])
 
 
 def test_text_parts_are_joined() -> None:

@@ -93,7 +93,10 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
     path.write_text('[agent]\nrun = "a:b"\n')
 
-    assert problems_of(path) == ["train.toml: tasks: required, but missing", "train.toml: training: required, but missing"]
+    assert problems_of(path) == [
+        "train.toml: tasks: required, but missing",
+        "train.toml: training: required, but missing",
+    ]
 
 
 def test_the_table_of_another_backend_is_an_unknown_key(tmp_path: Path) -> None:

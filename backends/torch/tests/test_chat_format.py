@@ -82,17 +82,12 @@ def test_tools_stand_in_the_system_turn_one_compact_line_each(chat_format: Templ
     assert lines[1:] == [json.dumps(CALC, separators=(",", ":")), '{"name":"search"}']
 
 
-def test_tool_choice_none_hides_the_tools(chat_format: TemplateFormat) -> None:
-    assert chat_format.render([QUESTION], tools=TOOLS, tool_choice="none") == chat_format.render([QUESTION])
-    assert chat_format.render([QUESTION], tools=TOOLS, tool_choice="auto") == chat_format.render(
-        [QUESTION], tools=TOOLS
-    )
+def test_an_opening_is_the_end_of_the_prompt(chat_format: TemplateFormat) -> None:
+    plain = chat_format.render([QUESTION], tools=TOOLS)
+    begun = chat_format.render([QUESTION], tools=TOOLS, opening='<tool_call>{"name":')
 
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calc"}}])
-def test_a_tool_choice_that_would_force_a_call_is_refused(chat_format: TemplateFormat, choice: Any) -> None:
-    with pytest.raises(BackendError, match="cannot force a tool call"):
-        chat_format.render([QUESTION], tools=TOOLS, tool_choice=choice)
+    assert begun[: len(plain)] == plain
+    assert chat_format.decode(begun[len(plain) :]) == '<tool_call>{"name":'
 
 
 @pytest.mark.parametrize(

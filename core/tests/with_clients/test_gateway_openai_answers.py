@@ -132,6 +132,34 @@ def test_tools_hidden_by_the_tool_choice_are_not_called(
     assert only_call(gateway_store).prompt_ids == ByteChatFormat().render(user("x"))
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "calc"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_forced_tool_call_is_begun_in_the_prompt_and_only_the_rest_is_sampled(
+    make_gateway: MakeGateway,
+    connect_openai: Callable[..., openai.OpenAI],
+    gateway_store: Store,
+    choice: Any,
+    stream: bool,
+) -> None:
+    sampled = ' {"expression": "1+1"}}</tool_call>'
+    client = connect_openai(make_gateway(lambda _: sampled).open_rollout("r", 1))
+    options: Any = {"model": "model", "messages": user("x"), "tools": [CALC], "tool_choice": choice}
+    if stream:
+        with client.chat.completions.stream(**options) as events:
+            answer = events.get_final_completion().choices[0]
+    else:
+        answer = client.chat.completions.create(**options).choices[0]
+
+    call = only_call(gateway_store)
+    assert answer.message.tool_calls is not None
+    assert answer.message.tool_calls[0].function.arguments == '{"expression": "1+1"}'
+    assert not answer.message.content
+    assert answer.finish_reason == "tool_calls"
+    opening = '<tool_call>{"name": "calc", "arguments":'
+    assert call.prompt_ids == ByteChatFormat().render(user("x"), tools=[CALC], opening=opening)
+    assert call.choices[0].token_ids == (*sampled.encode(), ByteChatFormat.end_id)
+
+
 def test_several_choices_are_one_call(
     make_gateway: MakeGateway, connect_openai: Callable[..., openai.OpenAI], gateway_store: Store
 ) -> None:

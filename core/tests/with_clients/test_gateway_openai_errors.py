@@ -79,7 +79,11 @@ def test_retries_after_a_failure_are_calls_of_their_own_with_one_request_key(
         ({"logit_bias": {"5": 1}}, ("BadRequestError", "unsupported_parameter", "logit_bias")),
         ({"frequency_penalty": 0.5}, ("BadRequestError", "unsupported_parameter", "frequency_penalty")),
         ({"response_format": {"type": "json_object"}}, ("BadRequestError", "unsupported_parameter", "response_format")),
-        ({"tools": [CALC], "tool_choice": "required"}, ("BadRequestError", None, "tool choice 'required'")),
+        ({"tool_choice": "required"}, ("BadRequestError", None, "needs tools")),
+        (
+            {"tools": [CALC], "tool_choice": {"type": "function", "function": {"name": "search"}}},
+            ("BadRequestError", None, "'search', which is not among the tools"),
+        ),
         ({"messages": IMAGE}, ("BadRequestError", None, "part of type 'image_url'")),
         ({"messages": user("x" * 700)}, ("BadRequestError", "context_length_exceeded", "holds 600")),
     ],

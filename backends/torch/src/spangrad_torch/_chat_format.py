@@ -7,9 +7,6 @@ that a longer conversation's ids begin with the ids of the shorter one plus the 
 The tokenizer's own template is used when it renders tools the way `_tool_calls` reads them, which is found out by trying.
 Otherwise a tokenizer with the ChatML tokens gets the template in `_chat_template.jinja`. A tokenizer with another template
 and no such tokens can chat, but is refused tools.
-
-`tool_choice` "required" and a named function are refused: to force a call the first tokens would have to be given rather
-than sampled, and tokens nobody sampled have no log-probability to train on.
 """
 
 from __future__ import annotations
@@ -76,20 +73,15 @@ class TemplateFormat:
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str | Mapping[str, Any] | None = None,
+        opening: str = "",
     ) -> tuple[int, ...]:
-        """Prompt ids up to and including the header of the assistant's next turn.
+        """Prompt ids up to and including the header of the assistant's next turn, and `opening`, the text it has to begin with.
 
         Raises:
-            BackendError: a message the format cannot represent, no messages at all, or a tool choice that would force a call.
+            BackendError: a message the format cannot represent, or no messages at all.
         """
-        if tool_choice not in (None, "auto", "none"):
-            raise BackendError(
-                f"This engine cannot force a tool call (tool_choice={json.dumps(tool_choice)})",
-                cure='Use tool_choice "auto" or "none"',
-            )
-        offered = () if tool_choice == "none" else tools
-        return self._encode(self._text(self._clean(messages), tools=offered, header=True))
+        prompt = self._encode(self._text(self._clean(messages), tools=tools, header=True))
+        return (*prompt, *self._encode(opening)) if opening else prompt
 
     def render_answer(self, message: Message) -> tuple[int, ...]:
         """The ids a model would have to sample to give `message` as its turn, end of turn included.

@@ -100,9 +100,9 @@ class ChatFormat(Protocol):
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str | Mapping[str, Any] | None = None,
+        opening: str = "",
     ) -> tuple[int, ...]:
-        """Prompt ids up to and including the header of the assistant's next turn.
+        """Prompt ids up to and including the header of the assistant's next turn, and `opening`, the text it has to begin with.
 
         Raises:
             BackendError: a message the format cannot represent (an image, an unknown role).
@@ -183,7 +183,8 @@ class Learner(Protocol):
 
     async def restart_optimizer(self) -> None:
         """Forgets the optimiser's moments. Called where the objective changes, from imitation to reinforcement: moments of the
-        one, of quite another scale, would decide the step size of the other."""
+        one, of quite another scale, would decide the step size of the other.
+        """
         ...
 
     async def freeze_reference(self) -> None:

@@ -12,6 +12,7 @@ from spangrad.errors import BackendError
 from spangrad.gateway._engine import EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._held_text import HeldText
 from spangrad.gateway._request import refuse_unsupported
+from spangrad.gateway._tool_choice import forced_opening
 
 TOOL_CALL_MARK: Final = "<tool_call>"
 
@@ -55,8 +56,9 @@ class TokenEngine:
         """
         refuse_unsupported(request.body)
         tools = () if request.tool_choice == "none" else request.tools
-        sample = self._sample_request(request, tools)
-        readers = [_ChoiceReader(self._format, tools, self._mark) for _ in range(request.choices)]
+        opening = forced_opening(tools, request.tool_choice)
+        sample = self._sample_request(request, tools, opening)
+        readers = [_ChoiceReader(self._format, tools, self._mark, opening) for _ in range(request.choices)]
         prompt: tuple[int, ...] | None = sample.prompt_ids
         try:
             async with _closing(self._sampler.sample(sample)) as deltas:
@@ -70,10 +72,12 @@ class TokenEngine:
     async def close(self) -> None:
         """Nothing: the backend owns the sampler."""
 
-    def _sample_request(self, request: EngineRequest, tools: Sequence[Mapping[str, Any]]) -> SampleRequest:
+    def _sample_request(
+        self, request: EngineRequest, tools: Sequence[Mapping[str, Any]], opening: str
+    ) -> SampleRequest:
         """Renders the prompt and fits the answer's limit to the room the model has left."""
         try:
-            prompt_ids = self._format.render(request.messages, tools=tools, tool_choice=request.tool_choice)
+            prompt_ids = self._format.render(request.messages, tools=tools, opening=opening)
         except BackendError as error:
             raise EngineError(error.what, cure=error.cure, status=400) from error
         room = self._sampler.context_length - len(prompt_ids)
@@ -116,10 +120,12 @@ async def _closing(deltas: AsyncIterator[SampleDelta]) -> AsyncGenerator[AsyncIt
 class _ChoiceReader:
     """One choice on its way from sampled text to an assistant message."""
 
-    def __init__(self, chat_format: ChatFormat, tools: Sequence[Mapping[str, Any]], mark: str) -> None:
+    def __init__(self, chat_format: ChatFormat, tools: Sequence[Mapping[str, Any]], mark: str, opening: str) -> None:
         self._format = chat_format
         self._tools = tools
         self._held = HeldText(mark) if tools else None
+        if self._held is not None:
+            self._held.add(opening)
 
     def read(
         self, delta: SampleDelta, prompt_ids: tuple[int, ...] | None, logprob_content: tuple[Mapping[str, Any], ...]

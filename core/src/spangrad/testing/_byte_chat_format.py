@@ -31,24 +31,22 @@ class ByteChatFormat:
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: str | Mapping[str, Any] | None = None,
+        opening: str = "",
     ) -> tuple[int, ...]:
-        """Prompt ids up to and including the header of the assistant's next turn.
+        """Prompt ids up to and including the header of the assistant's next turn, and `opening`, the text it has to begin with.
 
         Raises:
-            BackendError: an unknown role, a content part that is no text, or a tool choice that would have to be enforced.
+            BackendError: an unknown role, or a content part that is no text.
         """
-        if tool_choice not in (None, "auto", "none"):
-            raise BackendError(f"The tool choice {tool_choice!r} is not supported", cure='Use "auto" or "none"')
         ids: list[int] = []
-        if tools and tool_choice != "none":
+        if tools:
             ids += _turn("tools", "\n".join(json.dumps(tool, separators=(",", ":")) for tool in tools))
         for message in messages:
             role = message["role"]
             if role not in _ROLES:
                 raise BackendError(f"Unknown message role {role!r}", cure=f"Use one of: {', '.join(sorted(_ROLES))}")
             ids += _turn(role, _content(message))
-        return (*ids, START, *b"assistant\n")
+        return (*ids, START, *b"assistant\n", *opening.encode())
 
     def render_answer(self, message: Message) -> tuple[int, ...]:
         """The ids a model would have to sample to give `message` as its turn, end of turn included."""
