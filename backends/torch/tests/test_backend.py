@@ -76,7 +76,7 @@ async def backend(tiny_model_folder: Path) -> AsyncIterator[TorchBackend]:
 async def test_the_installed_plugin_makes_a_working_backend_by_name(tiny_model_folder: Path) -> None:
     factory = load_plugins().backends.get("torch")
     options = factory.check({"model": str(tiny_model_folder), **FAST})
-    assert options["max_tokens_per_pass"] == 768
+    assert options["max_tokens_per_pass"] == 512
     backend = factory.create(options, seed=0)
     try:
         request = SampleRequest(PROMPT, SamplingParams(max_tokens=2))

@@ -58,7 +58,7 @@ def test_a_rollout_on_its_own_is_recorded_with_calls_rewards_and_spans(served: S
     assert record.finished_at is not None
     assert [call.request["messages"] for call in served.calls(r.id)] == [[{"role": "user", "content": "four"}]]
     assert {(reward.name, reward.value) for reward in served.rewards(r.id)} == {("reward", 1.0), ("format", 0.25)}
-    assert [span.name for span in served.spans(r.id)] == ["think"]
+    assert [span.name for span in served.spans(r.id)] == ["think", "openai.chat"]
 
 
 async def test_concurrent_async_rollouts_keep_their_calls_and_rewards_apart(served: Store) -> None:

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from spangrad.capture import Rollout, current_scope, tracer_provider
-from spangrad.errors import ConfigError, PluginError, StoreError
+from spangrad.errors import ConfigError, StoreError
 from spangrad.gateway import Gateway, SamplingOverride
 from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent, load_reward
 from spangrad.store import RolloutStatus, Store, open_store
@@ -163,43 +163,6 @@ async def test_environment_is_pointed_at_the_gateway_and_restored(
     assert result.status is RolloutStatus.NO_CALL  # no client patch is attached, so the call names no rollout
     assert "base_url" in result.error
     assert len(echo_store.calls(None)) == 1
-
-
-async def test_integrations_are_attached_while_agents_run(echo_gateway: Gateway, echo_store: Store) -> None:
-    events: list[str] = []
-
-    class Recorded:
-        framework = "recorded"
-
-        def attach(self) -> Callable[[], None]:
-            events.append("attach")
-            return lambda: events.append("detach")
-
-    async def agent(task: Any, rollout: Rollout) -> int:
-        events.append("agent")
-        await ask_async(rollout, task["text"])
-        return 1
-
-    with make_runner(agent, echo_gateway, echo_store, integrations=[Recorded()]) as runner:
-        for job in make_jobs(2):
-            await runner.run([job])
-    assert events == ["attach", "agent", "agent", "detach"]
-
-
-async def test_an_integration_that_cannot_attach_leaves_all_as_it_was(echo_gateway: Gateway, echo_store: Store) -> None:
-    class Broken:
-        framework = "broken"
-
-        def attach(self) -> Callable[[], None]:
-            raise PluginError("The framework is missing")
-
-    before = dict(os.environ)
-    runner = make_runner(lambda task: 1, echo_gateway, echo_store, integrations=[Broken()])  # noqa: ARG005 - an agent takes a task
-    for _ in range(2):
-        with pytest.raises(PluginError):
-            await runner.run(make_jobs(1))
-    assert dict(os.environ) == before
-    assert echo_store.rollouts() == []
 
 
 async def test_spans_of_a_rollout_are_in_the_store_when_it_ends(echo_gateway: Gateway, echo_store: Store) -> None:

@@ -58,9 +58,7 @@ class _Choice(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]  # torch types it as *args
-        ctx: Any, logits: Tensor, temperature: Tensor, row: Tensor, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, temperature: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(R, V) logits, (R,) temperatures, (M,) rows and ids of the chosen to (M,) log-probabilities and (R,) entropies."""
         scaled = logits.float() / temperature[:, None]
         log_normaliser = scaled.logsumexp(dim=-1)
@@ -72,7 +70,7 @@ class _Choice(torch.autograd.Function):
         return scaled[row, targets] - log_normaliser[row], entropy
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]  # as above
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         """d logprob / d logit is (1 at the chosen id) - softmax, divided by the temperature."""
         scaled, log_normaliser, temperature, row, targets = ctx.saved_tensors
         per_row = torch.zeros_like(log_normaliser).index_add_(0, row, gradient)

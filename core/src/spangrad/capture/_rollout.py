@@ -73,5 +73,9 @@ class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[
         return RemoteRollout.open(self._task_id, self._group_id) if scope is None else RemoteRollout.join(scope)
 
     def _enter(self, scope: RolloutScope) -> Rollout:
+        if self._remote is not None:  # inside a runner's rollout the integrations are attached already
+            from spangrad.plugins import load_plugins  # noqa: PLC0415 - who only imports this should not wait for it
+
+            self._stack.enter_context(load_plugins().attached())
         self._stack.enter_context(use_scope(scope))
         return Rollout(scope)

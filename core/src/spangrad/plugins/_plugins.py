@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from spangrad.errors import PluginError
@@ -20,12 +22,15 @@ if TYPE_CHECKING:
 
 _USABLE = frozenset({PluginState.LOADED, PluginState.BLOCKED})
 
+_log = logging.getLogger("spangrad.plugins")
+
 
 class Plugins:
     """What plug-ins brought, by kind, and the report on each of them. Made by `load_plugins`."""
 
-    def __init__(self, kinds: Kinds, report: tuple[PluginRow, ...]) -> None:
+    def __init__(self, kinds: Kinds, report: tuple[PluginRow, ...], *, strict: bool = False) -> None:
         self._kinds = kinds
+        self._strict = strict
         self.report = report
         """One row for each plug-in found, spangrad's own first, then by name."""
 
@@ -48,6 +53,25 @@ class Plugins:
     def advantage_estimators(self) -> Kind[AdvantageEstimatorFactory]:
         """Factories of advantage estimators; they take their options as keyword arguments."""
         return self._kinds.advantage_estimators
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Hooks every integration into its framework for the length of the block.
+
+        One that cannot be hooked in is left out with a logged warning: nobody asked for it by name.
+
+        Raises:
+            PluginError: under SPANGRAD_STRICT=1, one cannot be hooked in.
+        """
+        with ExitStack() as stack:
+            for row in self.integrations:
+                try:
+                    stack.callback(row.value.attach())
+                except PluginError as error:
+                    if self._strict:
+                        raise
+                    _log.warning("The integration %r is left out: %s", row.name, error)
+            yield
 
 
 def load_plugins(environ: Mapping[str, str] | None = None) -> Plugins:
@@ -72,7 +96,7 @@ def load_plugins(environ: Mapping[str, str] | None = None) -> Plugins:
     loader.load(_discovery.find())
     rows.extend(loader.rows)
     _check_selected(rows, selection)
-    return Plugins(kinds, tuple(rows))
+    return Plugins(kinds, tuple(rows), strict=selection.strict)
 
 
 def _check_selected(rows: list[PluginRow], selection: Selection) -> None:

@@ -14,7 +14,6 @@ from spangrad import semconv
 from spangrad.capture import deliver_spans
 from spangrad.errors import ConfigError
 from spangrad.gateway import Gateway
-from spangrad.plugins import Integration
 from spangrad.rollouts._agents import Agent
 from spangrad.rollouts._attempt import AttemptRunner
 from spangrad.rollouts._job import RolloutJob, RolloutResult
@@ -33,8 +32,8 @@ class Runner:
     Async agents share one event loop in a thread of its own, plain functions get a thread and commands a process per rollout.
     An agent that raises, hangs, calls no model or gives no usable reward ends its own rollout; the others go on.
 
-    As a context manager it keeps its loop, its integrations and the process's OPENAI_* variables from one `run` to the
-    next; a `run` outside does so for itself.
+    As a context manager it keeps its loop and the process's OPENAI_* variables from one `run` to the next; a `run` outside
+    does so for itself. Integrations are attached by whoever holds the plug-ins (`Plugins.attached`).
 
     Args:
         agent: what is run.
@@ -46,7 +45,6 @@ class Runner:
         timeout: seconds an agent may take, and after it the reward function; None does not limit.
         retries: further attempts at a rollout that failed or ran out of time. They bias what is learnt towards rollouts that
             do not fail, so they are for infrastructure that is known to fail by chance.
-        integrations: attached to this process while it runs agents.
 
     Raises:
         ConfigError: a number that cannot be.
@@ -62,7 +60,6 @@ class Runner:
         concurrency: int,
         timeout: float | None,
         retries: int = 0,
-        integrations: Sequence[Integration] = (),
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}", cure="At least one rollout must be under way")
@@ -74,7 +71,6 @@ class Runner:
         self._attempts = AttemptRunner(agent, reward, gateway, store, self._lanes, timeout)
         self._concurrency = concurrency
         self._retries = retries
-        self._integrations = tuple(integrations)
         self._rollout_ids: set[str] = set()
         self._users = 0
         self._open = ExitStack()
@@ -126,8 +122,6 @@ class Runner:
                 stack.callback(self._lanes.close)
                 stack.enter_context(deliver_spans(self._keep_spans))
                 stack.enter_context(clients_pointed_at(self._attempts.gateway.base_url))
-                for integration in self._integrations:
-                    stack.callback(integration.attach())
                 self._open = stack.pop_all()
         self._users += 1
         return self

@@ -60,9 +60,8 @@ async def open_session(preparation: Preparation, folder: RunFolder, *, port: int
                     concurrency=config.rollouts.concurrency,
                     timeout=config.rollouts.timeout,
                     retries=config.rollouts.retries,
-                    integrations=[row.value for row in preparation.plugins.integrations],
                 )
-                with runner:
+                with preparation.plugins.attached(), runner:
                     yield Session(preparation, folder, backend, engine, store, gateway, runner)
         finally:
             await backend.close()
