@@ -102,7 +102,9 @@ def types(session: nox.Session) -> None:
     install(session, *PACKAGES)
     session.install("--group", "pyproject.toml:lint", "--group", "pyproject.toml:automation")
     session.run("mypy")
-    for folder in sorted({path.parent for path in ROOT.glob("examples/*/*.py")}):  # each has modules of its own: agent, tasks
+    for folder in sorted(
+        {path.parent for path in ROOT.glob("examples/*/*.py")}
+    ):  # each has modules of its own: agent, tasks
         session.run("mypy", str(folder), env={"MYPYPATH": str(folder)})
 
 

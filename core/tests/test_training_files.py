@@ -196,13 +196,12 @@ def test_the_curve_is_a_picture_of_the_size_asked_for(tmp_path: Path) -> None:
         for name in ("a", "b")
         for step in (0, 2)
     ]
-    records = [
-        *evaluations,
+    steps: list[dict[str, object]] = [
         {"kind": "step", "step": 1, "reward_mean": 0.2},
         {"kind": "step", "step": 2, "reward_mean": None},
     ]
 
-    draw_curve(records, tmp_path / "curve.png", title="demo")
+    draw_curve([*evaluations, *steps], tmp_path / "curve.png", title="demo")
 
     head = (tmp_path / "curve.png").read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
