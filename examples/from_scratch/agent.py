@@ -13,6 +13,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 MODEL_CALLS = 2
+MAX_TOKENS = 48
 SYSTEM = "Use calc, then answer."
 CALC: Any = {
     "type": "function",
@@ -30,7 +31,9 @@ async def solve(task: Mapping[str, Any]) -> dict[str, str | None]:
     messages: list[Any] = prompt(task)
     result = None
     for _ in range(MODEL_CALLS):
-        reply = await client().chat.completions.create(model="policy", messages=messages, tools=[CALC], max_tokens=48)
+        reply = await client().chat.completions.create(
+            model="policy", messages=messages, tools=[CALC], max_tokens=MAX_TOKENS
+        )
         message = reply.choices[0].message
         if not message.tool_calls:
             return {"result": result, "answer": message.content}

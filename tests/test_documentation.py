@@ -1,0 +1,77 @@
+"""The documents say what the code does."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from spangrad.training import TrainConfig, load_config
+from spangrad_torch import TorchOptions
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def documented(table: str) -> set[str]:
+    """Keys that the tables of a section of docs/configuration.md name."""
+    section = re.split(r"^## ", SETTINGS, flags=re.MULTILINE)
+    (text,) = [part for part in section if part.startswith(table)]
+    return {
+        key for row in re.findall(r"^\| (`.*?) \|", text, flags=re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
+    }
+
+
+def tables() -> Iterator[tuple[str, type[BaseModel]]]:
+    yield "`[torch]`", TorchOptions
+    for name, field in TrainConfig.model_fields.items():
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        for candidate in candidates:
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                yield f"`[{name}]`", candidate
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"), list(tables()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_setting_is_documented_and_every_documented_setting_exists(heading: str, model: type[BaseModel]) -> None:
+    of_the_policy = {"model"} if heading == "`[torch]`" else set()
+
+    assert documented(heading) == set(model.model_fields) - of_the_policy
+
+
+def test_the_top_level_settings_are_documented() -> None:
+    named = {heading.strip("`[]") for heading, _ in tables()}
+
+    assert documented("Top level") == set(TrainConfig.model_fields) - named
+
+
+def test_the_readmes_train_toml_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    path = tmp_path / "train.toml"
+    path.write_text(block)
+
+    assert load_config(path).config.training.steps == tomllib.loads(block)["training"]["steps"]
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    files = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("*/*/README.md"),
+        *ROOT.glob("*/README.md"),
+    ]
+    broken = [
+        f"{file.relative_to(ROOT)}: {target}"
+        for file in files
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8"))
+        if not (file.parent / target).exists()
+    ]
+
+    assert broken == []
