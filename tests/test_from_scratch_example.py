@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from spangrad.gateway import Gateway, Route, TokenEngine
+from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
+from spangrad.store import RolloutStatus, open_store
+from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
+
 FOLDER = Path(__file__).parents[1] / "examples" / "from_scratch"
 SETS = ("train", "heldout", "unseen_phrasings")
 
@@ -147,3 +152,38 @@ def test_calculator_works_out_integers(example: Any, expression: str, value: int
 )
 def test_calculator_answers_bad_arguments_with_an_error_text(example: Any, arguments: str) -> None:
     assert example[0].use_calc(arguments).startswith("error: ")
+
+
+async def test_the_agents_prompts_are_those_of_the_demonstrations(
+    example: tuple[ModuleType, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driven through the gateway by a model that says what the demonstration says."""
+    agent, tasks = example
+    monkeypatch.setattr(agent, "MAX_TOKENS", 200)  # here a token is a byte
+    (task,) = tasks.train(count=1)
+    conversation = tasks.worked(task)
+    form = ByteChatFormat()
+
+    def answer(prompt: ScriptedPrompt) -> str:
+        turn = conversation[4] if prompt.messages[-1]["role"] == "tool" else conversation[2]
+        return form.decode(form.render_answer(turn), skip_special=True)
+
+    store = open_store(tmp_path / "store.db")
+    engine = TokenEngine(ScriptedSampler(answer), form, "scripted")
+    with Gateway(store, [Route("policy", engine, "policy")]) as gateway:
+
+        async def solve(data: Any, rollout: Any) -> float:
+            async with agent.AsyncOpenAI(base_url=rollout.base_url, api_key=rollout.api_key) as client:
+                monkeypatch.setattr(agent, "client", lambda: client)
+                return float(agent.reward(data, await agent.solve(data)))
+
+        runner = Runner(load_agent(solve, tmp_path), None, gateway, store, concurrency=1, timeout=30)
+        (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", dict(task)), "train", 1)])
+        calls = store.calls("r")
+    store.close()
+
+    assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 1.0)
+    assert [call.prompt_ids for call in calls] == [
+        form.render(conversation[:2], tools=[agent.CALC]),
+        form.render(conversation[:4], tools=[agent.CALC]),
+    ]

@@ -12,6 +12,21 @@ from pathlib import Path
 import pytest
 from tests.conftest import Project
 
+STRAY = """
+import os
+import urllib.request
+
+
+async def stray():
+    import asyncio
+    import json
+
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "1+1"}]}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    await asyncio.to_thread(lambda: urllib.request.urlopen(request).read())
+"""
+
 
 def fail(project: Project, *arguments: str) -> str:
     """The error a command ends with; it must be one clear message and no traceback."""
@@ -86,10 +101,10 @@ class TestARun:
 
     def test_what_a_rollout_was_is_explained(self, project: Project) -> None:
         project.json("train", "train.toml")
-        rollout = project.json("rollouts", "runs/demo", "--phase", "train", "--step", "1")["rollouts"][0]
+        rollout = project.json("rollouts", "--run", "runs/demo", "--phase", "train", "--step", "1")["rollouts"][0]
 
-        done = project.run("explain", "runs/demo", rollout["rollout_id"])
-        explained = project.json("explain", "runs/demo", rollout["rollout_id"])
+        done = project.run("explain", rollout["rollout_id"])
+        explained = project.json("explain", rollout["rollout_id"], "--run", "runs/demo")
 
         assert done.returncode == 0, done.stderr
         (attempt,) = explained["attempts"]
@@ -278,6 +293,38 @@ class TestBadInput:
 
         assert re.search(r"0 of 16 calls .*have ids", error), error
         assert endpoint.base_url in error
+
+    def test_a_model_folder_that_is_none_says_what_is_missing_and_leaves_no_run(self, project: Project) -> None:
+        (project.path / "empty").mkdir()
+        project.edit('backend = "scripted"', 'backend = "torch"')
+        project.edit("[training]", '[policy]\nmodel = "empty"\n\n[training]')
+
+        message = fail(project)
+
+        assert "config.json" in message
+        assert not (project.path / "runs").exists()
+
+    def test_a_model_nobody_knows_is_said_so(self, project: Project) -> None:
+        project.edit('backend = "scripted"', 'backend = "torch"')
+        project.edit("[training]", '[policy]\nmodel = "smollm3-9000b"\n\n[training]')
+
+        assert "smollm3-9000b" in fail(project)
+
+    def test_calls_that_name_no_rollout_are_counted_and_have_their_row(self, project: Project) -> None:
+        """A client that neither carries the rollout's key nor goes through the patched openai client."""
+        project.edit("CLIENT = None\n", "CLIENT = None\n" + STRAY, file="agent.py")
+        project.edit("    return answer.choices", "    await stray()\n    return answer.choices", file="agent.py")
+
+        summary = project.json("train", "train.toml")
+
+        with sqlite3.connect(project.path / "runs/demo/spangrad.db") as database:
+            calls = database.execute("SELECT count(*) FROM calls WHERE rollout_id IS NULL").fetchone()[0]
+            rows = database.execute("SELECT count(*) FROM ledger WHERE reason = 'orphan'").fetchone()[0]
+            missing = database.execute(
+                "SELECT count(*) FROM calls WHERE call_id NOT IN (SELECT call_id FROM ledger)"
+            ).fetchone()[0]
+        assert calls == rows == summary["counts"]["orphan_calls"] == 4 * 16 + 2 * 16
+        assert missing == 0
 
     def test_a_runs_folder_that_cannot_be_written_is_said_so(self, project: Project) -> None:
         (project.path / "file").write_text("")

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from spangrad.cli._main import JsonOption, RunArgument, app, print_json
+from spangrad.cli._main import DEFAULT_RUNS, JsonOption, RunOption, app, print_json
 from spangrad.errors import CheckpointError, ConfigError
 
 
 @app.command()
 def rollouts(
-    run: RunArgument,
+    run: RunOption = None,
     phase: Annotated[str | None, typer.Option(help="train, evaluate or collect.")] = None,
     step: Annotated[int | None, typer.Option(help="Only of this step.")] = None,
     limit: Annotated[int, typer.Option(help="The latest so many.", min=1)] = 50,
@@ -24,7 +24,8 @@ def rollouts(
     """List the rollouts of a run."""
     from spangrad.store import open_store
 
-    store = open_store(_store_of(run))
+    chosen = _chosen(run)
+    store = open_store(_store_of(chosen), create=False)
     try:
         records = store.rollouts(phase=phase, step=step, limit=limit)
         rewards = {(r.rollout_id, r.attempt): store.rewards(r.rollout_id, r.attempt) for r in records}
@@ -52,17 +53,18 @@ def rollouts(
 
 @app.command()
 def explain(
-    run: RunArgument,
     rollout: Annotated[str, typer.Argument(help="Which rollout, as `spangrad rollouts` names it.", show_default=False)],
+    run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a rollout's calls, tokens, mask, rewards, return and advantage, and why anything was left out."""
     from spangrad.store import explain as explained
     from spangrad.store import open_store
 
-    store = open_store(_store_of(run))
+    chosen = _chosen(run)
+    store = open_store(_store_of(chosen), create=False)
     try:
-        explanation = explained(store, rollout, decode=_decoder(run))
+        explanation = explained(store, rollout, decode=_decoder(chosen))
     finally:
         store.close()
     print_json(explanation.to_json()) if as_json else typer.echo(explanation.render())
@@ -70,14 +72,14 @@ def explain(
 
 @app.command()
 def export(
-    run: RunArgument,
     folder: Annotated[Path, typer.Argument(help="Folder to write; must not exist.", show_default=False)],
+    run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's latest checkpoint as a Hugging Face folder."""
     if folder.exists():
         raise ConfigError(f"{folder} exists already", cure="Name a folder that does not")
-    step = asyncio.run(_export(run, folder))
+    step = asyncio.run(_export(_chosen(run), folder))
     print_json({"folder": str(folder), "step": step}) if as_json else typer.echo(f"Step {step} written to {folder}")
 
 
@@ -98,6 +100,13 @@ async def _export(run: Path, folder: Path) -> int:
     finally:
         await backend.close()
     return step
+
+
+def _chosen(run: Path | None) -> Path:
+    """The run that was named, or the latest one under runs/."""
+    from spangrad.training import latest_run_folder
+
+    return latest_run_folder(DEFAULT_RUNS).path if run is None else run
 
 
 def _store_of(run: Path) -> Path:

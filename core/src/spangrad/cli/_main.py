@@ -28,9 +28,13 @@ SetOption = Annotated[
 ]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that runs are kept in.")]
 PortOption = Annotated[int, typer.Option("--port", help="Port of the gateway; 0 takes a free one.")]
-RunArgument = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+RunOption = Annotated[
+    Path | None,
+    typer.Option("--run", help="A run's folder; the latest one under runs/ if left out.", show_default=False),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
+DEFAULT_RUNS = Path("runs")
 INTERRUPTED = 130
 """Exit status of a run that was stopped by Ctrl-C and can be resumed."""
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from spangrad.cli._main import (
+    DEFAULT_RUNS,
     INTERRUPTED,
     ConfigArgument,
     JsonOption,
@@ -18,8 +19,6 @@ from spangrad.cli._main import (
     app,
     print_json,
 )
-
-DEFAULT_RUNS = Path("runs")
 
 
 @app.command()
@@ -52,12 +51,12 @@ def train(
         }
         print_json(report) if as_json else typer.echo(f"{config} is fine: {report['tasks']} tasks, held out {heldout}")
         return
-    folder = resumed_run_folder(runs, name) if resume else new_run_folder(runs, name)
+    resumed = resumed_run_folder(runs, name) if resume else None
     display = progress_display(console)
     try:
-        summary = asyncio.run(run(preparation, folder, display, port=port))
+        summary = asyncio.run(run(preparation, lambda: resumed or new_run_folder(runs, name), display, port=port))
     except StopRequestedError:
-        display.line(f"Stopped; what was finished is kept in {folder.path}")
+        display.line(f"Stopped; what was finished is kept under {runs}")
         display.line(f"Go on with: spangrad train {config} --runs {runs} --resume")
         raise typer.Exit(INTERRUPTED) from None
     finally:
@@ -68,7 +67,7 @@ def train(
         out = Console()
         out.print(summary.table())
         out.print(
-            f"Trained in {summary.train_seconds:.0f} s. Model, metrics, curve and summary: {folder.path}",
+            f"Trained in {summary.train_seconds:.0f} s. Model, metrics, curve and summary: {runs / summary.run}",
             soft_wrap=True,
         )
 
@@ -100,10 +99,10 @@ def evaluate(
     preparation = prepare(config, [*(overrides or []), *chosen], load_plugins())
     if not preparation.heldout:
         raise ConfigError(f"{config} has no held-out tasks to evaluate on", cure="Add a [tasks.heldout] table")
-    folder = new_run_folder(runs, f"{preparation.config.name}-evaluation")
+    name = f"{preparation.config.name}-evaluation"
     display = progress_display(Console(stderr=True))
     try:
-        measured = asyncio.run(run(preparation, folder, display, port=port))
+        folder, measured = asyncio.run(run(preparation, lambda: new_run_folder(runs, name), display, port=port))
     except StopRequestedError:
         display.line("Stopped before all tasks were measured")
         raise typer.Exit(INTERRUPTED) from None

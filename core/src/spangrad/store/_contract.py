@@ -75,6 +75,10 @@ class Store(Protocol):
         """Entries of a rollout, of a step, of both or of all, in the order they were set."""
         ...
 
+    def unsettled_calls(self) -> list[Call]:
+        """Calls of which the ledger says nothing so far, orphans among them, in the order they were received."""
+        ...
+
     def counts(self) -> Mapping[str, int]:
         """Rows per table: rollouts, calls, choices, rewards, spans, ledger, notes."""
         ...

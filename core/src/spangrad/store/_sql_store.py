@@ -165,6 +165,18 @@ class SqlStore:
             query = query.where(c.step == step)
         return [rows.ledger_entry(row) for row in self._read(query)[0]]
 
+    def unsettled_calls(self) -> list[Call]:
+        c, settled = tables.calls.c, tables.ledger.c
+        unsettled = ~select(settled.call_id).where(settled.call_id == c.call_id).exists()
+        found, choices = self._read(
+            select(tables.calls).where(unsettled).order_by(c.received_at, c.call_id),
+            select(tables.choices)
+            .join(tables.calls, tables.choices.c.call_id == c.call_id)
+            .where(unsettled)
+            .order_by(tables.choices.c.position),
+        )
+        return rows.call_records(found, choices)
+
     def counts(self) -> Mapping[str, int]:
         found = self._read(*(select(func.count().label("n")).select_from(tables.metadata.tables[t]) for t in _COUNTED))
         return {name: result[0]["n"] for name, result in zip(_COUNTED, found, strict=True)}

@@ -7,7 +7,7 @@ from spangrad.training._evaluation import Evaluation
 from spangrad.training._preparation import Preparation, prepare
 from spangrad.training._progress import ProgressDisplay, progress_display
 from spangrad.training._run import evaluate, train
-from spangrad.training._run_folder import RunFolder, RunSettings, new_run_folder, resumed_run_folder
+from spangrad.training._run_folder import RunFolder, RunSettings, latest_run_folder, new_run_folder, resumed_run_folder
 from spangrad.training._statistics import Proportion, proportion
 from spangrad.training._summary import RunSummary
 
@@ -24,6 +24,7 @@ __all__ = [
     "StopRequestedError",
     "TrainConfig",
     "evaluate",
+    "latest_run_folder",
     "load_config",
     "new_run_folder",
     "prepare",

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from spangrad.rollouts import RolloutJob, RolloutResult
 from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._progress import Phase
 from spangrad.training._session import Session
-from spangrad.transitions import Extraction, LedgerEntry, Transition, extract
+from spangrad.transitions import Extraction, LedgerEntry, Transition, extract, leftovers
 
 T = TypeVar("T")
 
@@ -97,6 +97,24 @@ async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, st
     )
     _check_any_succeeded(collection)
     return collection
+
+
+def settle(session: Session, entries: Iterable[LedgerEntry], step: int) -> list[LedgerEntry]:
+    """Writes the ledger of a finished collection, so that every call there is has its row.
+
+    Args:
+        session: the run; none of its rollouts is under way.
+        entries: what became of the collection's calls.
+        step: the training step they belong to.
+
+    Returns:
+        The rows of calls that belong to no collected rollout: orphans, and calls made after their rollout had ended.
+    """
+    session.store.add_ledger([replace(entry, step=step) for entry in entries])
+    rest = leftovers(session.store.unsettled_calls(), step)
+    if rest:
+        session.store.add_ledger(rest)
+    return rest
 
 
 async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:

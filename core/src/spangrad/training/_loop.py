@@ -20,7 +20,7 @@ from spangrad.rollouts import RolloutJob
 from spangrad.store import RolloutStatus
 from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
 from spangrad.training._checkpoint import RunState, read_state, save_checkpoint
-from spangrad.training._collection import Collection, StopRequestedError, collect
+from spangrad.training._collection import Collection, StopRequestedError, collect, settle
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs, path_safe
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
@@ -28,7 +28,7 @@ from spangrad.training._progress import ProgressDisplay
 from spangrad.training._session import POLICY, Session
 from spangrad.training._summary import RunSummary
 from spangrad.training._warm_start import demonstrated, imitation_batch, ramped
-from spangrad.transitions import Reason, TransitionBatch
+from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Trainer:
             )
             success = measured.success
             phase.advance(0, {"success": f"{success.value:.2f} [{success.low:.2f}, {success.high:.2f}]"})
-        self._session.store.add_ledger([replace(entry, step=step) for entry in collection.excluded])
+        self._settle(collection.excluded, step)
         self._counts["evaluation_rollouts"] += len(jobs)
         self._metrics.append(
             "evaluation", train_seconds=self._clock.total, seconds=collection.seconds, **measured.as_json()
@@ -200,8 +200,7 @@ class Trainer:
             phase.advance(1, _shown(updates, report))
         if updates:
             await self._learner.publish()
-        entries = [replace(entry, step=step) for entry in collection.excluded]
-        self._session.store.add_ledger([*entries, *report.ledger(step)])
+        self._settle([*collection.excluded, *report.ledger(step)], step)
         self._state = replace(self._state, step=step)
         self._record(step, collection, report, updates, failed)
         self._show_done()
@@ -295,6 +294,14 @@ class Trainer:
             counts={**self._counts, **rows},
             backend=self._session.backend.describe(),
         )
+
+    def _settle(self, entries: Sequence[LedgerEntry], step: int) -> None:
+        rest = settle(self._session, entries, step)
+        for reason, count in sorted(Counter(entry.reason for entry in rest).items()):
+            self._display.line(
+                f"Step {step}: {count} calls belong to no rollout under way ({reason.value}); none is trained on"
+            )
+            self._counts[f"{reason.value}_calls"] += count
 
     def _show_done(self) -> None:
         self._display.done(self._state.warm_start_steps + self._state.step)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from spangrad.training._collection import collect
+from spangrad.rollouts import RolloutResult
+from spangrad.training._collection import collect, settle
 from spangrad.training._curve import draw_curve
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._loop import Trainer
@@ -20,14 +22,16 @@ from spangrad.training._session import open_session
 from spangrad.training._summary import RunSummary
 
 
-async def train(preparation: Preparation, folder: RunFolder, display: ProgressDisplay, *, port: int = 0) -> RunSummary:
+async def train(
+    preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay, *, port: int = 0
+) -> RunSummary:
     """Trains to the end and writes the summary and the reward curve; goes on from the folder's checkpoint, if there is one.
 
     SIGINT and SIGTERM end the run after saving it; a second SIGINT ends it at once.
 
     Args:
         preparation: the checked settings.
-        folder: the run's folder.
+        open_folder: gives the run's folder; called once the model is loaded.
         display: shows where the run is.
         port: where the gateway listens; 0 takes a free port.
 
@@ -35,9 +39,9 @@ async def train(preparation: Preparation, folder: RunFolder, display: ProgressDi
         StopRequestedError: the run was asked to stop and has been saved.
         SpangradError: the run cannot go on.
     """
-    folder.write_settings(preparation.settings())
     with stop_on_signal() as stop:
-        async with open_session(preparation, folder, port=port) as session:
+        async with open_session(preparation, open_folder, port=port) as session:
+            folder = session.folder
             display.line(f"Gateway at {session.gateway.base_url}, run folder {folder.path}")
             summary = await Trainer(session, display, stop).run()
     summary.write(folder.summary)
@@ -46,32 +50,45 @@ async def train(preparation: Preparation, folder: RunFolder, display: ProgressDi
 
 
 async def evaluate(
-    preparation: Preparation, folder: RunFolder, display: ProgressDisplay, *, port: int = 0
-) -> list[Evaluation]:
+    preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay, *, port: int = 0
+) -> tuple[RunFolder, list[Evaluation]]:
     """Measures the preparation's model on every held-out set, greedily; writes evaluation.json and answers.jsonl.
+
+    Arguments as for `train`.
 
     Raises:
         StopRequestedError: it was asked to stop.
         SpangradError: it cannot go on.
     """
-    folder.write_settings(preparation.settings())
-    measured = []
-    with stop_on_signal() as stop, (folder.path / "answers.jsonl").open("w", encoding="utf-8") as answers:
-        async with open_session(preparation, folder, port=port) as session:
+    measured, answers = [], []
+    with stop_on_signal() as stop:
+        async with open_session(preparation, open_folder, port=port) as session:
             for name, tasks in preparation.heldout.items():
                 with display.phase(f"evaluate {name}", len(tasks)) as phase:
                     collection = await collect(session, evaluation_jobs(name, tasks, 0), phase, stop)
+                settle(session, collection.excluded, 0)
                 success_at = preparation.config.evaluation.success_at
                 version = session.backend.policy_version
                 measured.append(evaluation(name, 0, version, collection.results, success_at=success_at))
-                session.store.add_ledger(collection.excluded)
-                for result in collection.results:
-                    row = {"heldout": name, "task_id": result.job.task.task_id, "rollout_id": result.job.rollout_id}
-                    ending = {"status": result.status.value, "reward": result.reward, "output": result.output}
-                    answers.write(json.dumps({**row, **ending}) + "\n")
+                answers += [_answer(name, result) for result in collection.results]
+    folder = session.folder
     text = json.dumps([one.as_json() for one in measured], indent=2)
     (folder.path / "evaluation.json").write_text(text + "\n", encoding="utf-8")
-    return measured
+    lines = "".join(json.dumps(answer) + "\n" for answer in answers)
+    (folder.path / "answers.jsonl").write_text(lines, encoding="utf-8")
+    return folder, measured
+
+
+def _answer(heldout: str, result: RolloutResult) -> dict[str, Any]:
+    """A line of answers.jsonl."""
+    return {
+        "heldout": heldout,
+        "task_id": result.job.task.task_id,
+        "rollout_id": result.job.rollout_id,
+        "status": result.status.value,
+        "reward": result.reward,
+        "output": result.output,
+    }
 
 
 @contextmanager

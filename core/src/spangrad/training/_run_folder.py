@@ -133,6 +133,20 @@ def new_run_folder(root: Path, name: str) -> RunFolder:
             return RunFolder(path)
 
 
+def latest_run_folder(root: Path) -> RunFolder:
+    """The run of any name that was worked on last.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    runs = [RunFolder(path) for path in root.glob("*") if RunFolder(path).store.is_file()]
+    if not runs:
+        raise ConfigError(
+            f"There is no run under {root}", cure="Name one with --run, or make one with `spangrad train`"
+        )
+    return max(runs, key=lambda run: run.store.stat().st_mtime)
+
+
 def resumed_run_folder(root: Path, name: str) -> RunFolder:
     """The latest run of that name.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -33,23 +33,27 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(preparation: Preparation, folder: RunFolder, *, port: int = 0) -> AsyncIterator[Session]:
+async def open_session(
+    preparation: Preparation, open_folder: Callable[[], RunFolder], *, port: int = 0
+) -> AsyncIterator[Session]:
     """Loads the model and starts everything; closes all of it when the block ends, however it ends.
 
     Args:
         preparation: the checked run.
-        folder: the run's folder.
+        open_folder: gives the run's folder; called once the model is loaded, so that a run that cannot start leaves none.
         port: where the gateway listens; 0 takes a free port.
 
     Raises:
         StoreError, GatewayError, ModelNotFoundError: a part cannot start.
     """
     config = preparation.config
-    store = open_store(folder.store)
+    backend = preparation.factory.create(preparation.backend_options, seed=config.seed)
     try:
-        backend = preparation.factory.create(preparation.backend_options, seed=config.seed)
+        engine = _engine(preparation, backend)
+        folder = open_folder()
+        folder.write_settings(preparation.settings())
+        store = open_store(folder.store)
         try:
-            engine = _engine(preparation, backend)
             routes = RouteTable([Route(alias, engine, POLICY) for alias in config.policy.aliases])
             with Gateway(store, routes, port=port) as gateway:
                 runner = Runner(
@@ -64,9 +68,9 @@ async def open_session(preparation: Preparation, folder: RunFolder, *, port: int
                 with preparation.plugins.attached(), runner:
                     yield Session(preparation, folder, backend, engine, store, gateway, runner)
         finally:
-            await backend.close()
+            store.close()
     finally:
-        store.close()
+        await backend.close()
 
 
 def _engine(preparation: Preparation, backend: Backend) -> Engine:

@@ -1,7 +1,7 @@
 """From calls and rewards to transitions, and a ledger that says what became of every call."""
 
 from spangrad.transitions._call import Call, CallStatus, Choice
-from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of
+from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of, leftovers
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
 from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
@@ -35,5 +35,6 @@ __all__ = [
     "TransitionBatch",
     "extract",
     "fate_of",
+    "leftovers",
     "pack_sequences",
 ]

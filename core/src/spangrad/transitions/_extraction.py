@@ -29,6 +29,7 @@ _EXCLUDED = frozenset(
         Reason.NO_LOGPROBS,
         Reason.EMPTY_ACTION,
         Reason.ORPHAN,
+        Reason.LATE,
         Reason.EVALUATION,
     }
 )
@@ -129,6 +130,20 @@ def extract(
     found = {transition.call_id for transition in transitions}
     unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in found)
     return Extraction(transitions, tuple(entries), unmatched)
+
+
+def leftovers(calls: Iterable[Call], step: int | None) -> list[LedgerEntry]:
+    """Ledger rows for calls that no rollout's extraction saw: orphans, and calls made after their rollout had ended. Pure."""
+    entries = []
+    for call in calls:
+        if call.rollout_id is None:
+            verdict = _Verdict(Reason.ORPHAN, "the call named no rollout")
+        elif call.status is not CallStatus.OK:
+            verdict = _Verdict(_CALL_FAULTS[call.status], call.reason)
+        else:
+            verdict = _Verdict(Reason.LATE, "made after its rollout had ended")
+        entries += [_entry(call, choice, verdict, step, None) for choice in call.choices or (NO_CHOICE,)]
+    return entries
 
 
 def fate_of(reason: Reason) -> Fate:

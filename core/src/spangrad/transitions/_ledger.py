@@ -32,6 +32,8 @@ class Reason(StrEnum):
     EMPTY_ACTION = "empty_action"
     ORPHAN = "orphan"
     """Named no rollout."""
+    LATE = "late"
+    """Made after its rollout had ended."""
     OTHER_ATTEMPT = "other_attempt"
     """Belongs to an attempt of the rollout that was given up."""
     ROLLOUT_FAILED = "rollout_failed"
