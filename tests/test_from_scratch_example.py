@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -82,17 +83,21 @@ def test_every_task_has_an_id_of_its_own_and_an_answer_of_its_numbers(example: A
         assert sorted(re.findall(r"\d+", task["expression"])) == sorted(re.findall(r"\d+", task["question"]))
 
 
-def test_demonstrations_show_only_sums_and_products_and_end_in_full_reward(example: Any) -> None:
+def test_demonstrations_are_lopsided_and_end_in_full_reward(example: Any) -> None:
     agent, tasks = example
+    signs: Counter[str] = Counter()
 
-    for conversation in tasks.demonstrations():
+    for conversation in tasks.demonstrations(count=70):
         system, question, ask, result, answer = conversation["messages"]
         assert [system, question] == agent.prompt({"question": question["content"]})
         arguments = ask["tool_calls"][0]["function"]["arguments"]
-        assert re.fullmatch(r"\d+[+*]\d", json.loads(arguments)["expression"])
+        sign = re.fullmatch(r"\d+([-+*])\d", json.loads(arguments)["expression"])
+        assert sign
+        signs[sign[1]] += 1
         assert agent.use_calc(arguments) == result["content"]
         output = {"result": result["content"], "answer": answer["content"]}
         assert agent.reward({"answer": int(result["content"])}, output) == 1.0
+    assert signs == {"+": 30, "*": 30, "-": 10}
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
 """Word problems made from a seed, and the worked examples the warm start imitates.
 
-Reinforcement learning tries three kinds of problem in four phrasings each. The demonstrations show two of the kinds, in two
-phrasings: that subtraction exists has to be found by trying. Every (large number, small number) pair belongs to one side,
-training or held-out, and never to both.
+Reinforcement learning tries three kinds of problem in four phrasings each. The demonstrations are few and lopsided: of seven,
+three add, three multiply and one subtracts, in one or two of the phrasings. Every (large number, small number) pair belongs to
+one side, training or held-out, and never to both.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -35,11 +35,9 @@ class Kind:
     """Trained on."""
     unseen: tuple[str, ...]
     """Asked only in the second held-out set."""
-    demonstrated: int
-    """How many of the phrasings the demonstrations show."""
 
 
-KINDS = (
+ADD, SUBTRACT, MULTIPLY = KINDS = (
     Kind(
         "{a}+{b}",
         (
@@ -52,7 +50,6 @@ KINDS = (
             "A shelf holds {a} {things}. {who} adds {b}. How many {things} does it hold?",
             "{who} found {b} {things} and already had {a}. What is the total?",
         ),
-        demonstrated=2,
     ),
     Kind(
         "{a}-{b}",
@@ -66,7 +63,6 @@ KINDS = (
             "Of {a} {things}, {b} are broken. How many still work?",
             "{who} ate {b} of the {a} {things}. How many {things} are left?",
         ),
-        demonstrated=0,
     ),
     Kind(
         "{a}*{b}",
@@ -80,7 +76,6 @@ KINDS = (
             "{who} fills {b} bags with {a} {things} each. How many {things} are packed?",
             "Every day {who} sells {a} {things}. How many are sold in {b} days?",
         ),
-        demonstrated=2,
     ),
 )
 NAMES = ("Ann", "Ben", "Cara", "Dan", "Eva", "Finn", "Gus", "Hana")
@@ -90,23 +85,24 @@ LARGE, SMALL = range(20, 100), range(2, 10)
 
 def train(count: int = 396, seed: int = 0) -> list[Task]:
     """What reinforcement learning tries: all kinds, the trained phrasings, the training numbers."""
-    return _draw("train", seed, count, {kind: kind.phrasings for kind in KINDS}, heldout=False)
+    return _draw("train", seed, count, [(kind, kind.phrasings) for kind in KINDS], heldout=False)
 
 
 def heldout(count: int = 72, seed: int = 0) -> list[Task]:
     """The same kinds and phrasings as in `train`, other numbers."""
-    return _draw("heldout", seed, count, {kind: kind.phrasings for kind in KINDS}, heldout=True)
+    return _draw("heldout", seed, count, [(kind, kind.phrasings) for kind in KINDS], heldout=True)
 
 
 def unseen_phrasings(count: int = 72, seed: int = 0) -> list[Task]:
     """Held-out numbers in phrasings that neither training nor the demonstrations contain."""
-    return _draw("unseen", seed, count, {kind: kind.unseen for kind in KINDS}, heldout=True)
+    return _draw("unseen", seed, count, [(kind, kind.unseen) for kind in KINDS], heldout=True)
 
 
 def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format."""
-    wordings = {kind: kind.phrasings[: kind.demonstrated] for kind in KINDS if kind.demonstrated}
-    shown = _draw("shown", seed, count, wordings, heldout=False)
+    common = [(ADD, ADD.phrasings[:2]), (MULTIPLY, MULTIPLY.phrasings[:2])]
+    rare = (SUBTRACT, SUBTRACT.phrasings[:1])
+    shown = _draw("shown", seed, count, [*common, *common, *common, rare], heldout=False)
     return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
 
 
@@ -129,18 +125,19 @@ def number_pairs(*, heldout: bool) -> list[tuple[int, int]]:
     return sorted(pairs[:quarter] if heldout else pairs[quarter:])
 
 
-def _draw(name: str, seed: int, count: int, wordings: Mapping[Kind, Sequence[str]], *, heldout: bool) -> list[Task]:
-    """`count` tasks, the kinds in turn; `wordings` are the questions to choose from, by kind."""
+def _draw(
+    name: str, seed: int, count: int, turns: Sequence[tuple[Kind, Sequence[str]]], *, heldout: bool
+) -> list[Task]:
+    """`count` tasks; `turns` are gone through again and again: a kind, and the questions to choose from."""
     rng = random.Random(f"{name} {seed}")
     pairs = number_pairs(heldout=heldout)
-    kinds = list(wordings)
     tasks: list[Task] = []
     for number in range(count):
-        kind = kinds[number % len(kinds)]
+        kind, questions = turns[number % len(turns)]
         a, b = rng.choice(pairs)
         filled = {"a": a, "b": b, "who": rng.choice(NAMES), "things": rng.choice(THINGS)}
         expression = kind.expression.format(**filled)
-        question = rng.choice(wordings[kind]).format(**filled)
+        question = rng.choice(questions).format(**filled)
         tasks.append(
             {
                 "task_id": f"{name}-{number:03d}",
