@@ -100,9 +100,9 @@ def unseen_phrasings(count: int = 72, seed: int = 0) -> list[Task]:
 
 def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format."""
-    common = [(ADD, ADD.phrasings[:2]), (MULTIPLY, MULTIPLY.phrasings[:2])]
+    common = [(ADD, ADD.phrasings[:1]), (MULTIPLY, MULTIPLY.phrasings[:1])]
     rare = (SUBTRACT, SUBTRACT.phrasings[:1])
-    shown = _draw("shown", seed, count, [*common, *common, *common, rare], heldout=False)
+    shown = _draw("shown", seed, count, [*common, *common, *common, *common, *common, rare], heldout=False)
     return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
 
 

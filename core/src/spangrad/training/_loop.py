@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from spangrad.backend import UpdateBatch, UpdateReport
 from spangrad.errors import TokenIdsMissingError
-from spangrad.gateway import SamplingOverride
 from spangrad.lightningrl import AdvantageReport
-from spangrad.rollouts import RolloutJob
 from spangrad.store import RolloutStatus
 from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
 from spangrad.training._checkpoint import RunState, read_state, save_checkpoint
+from spangrad.training._clock import Clock
 from spangrad.training._collection import Collection, StopRequestedError, collect, settle
-from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs, path_safe
+from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
+from spangrad.training._jobs import training_jobs
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
@@ -29,28 +27,6 @@ from spangrad.training._session import POLICY, Session
 from spangrad.training._summary import RunSummary
 from spangrad.training._warm_start import demonstrated, imitation_batch, ramped
 from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
-
-
-@dataclass
-class _Clock:
-    """Seconds spent, by phase."""
-
-    before: float
-    """By processes that worked on the run earlier."""
-    phases: dict[str, float]
-    begun: float
-
-    @property
-    def total(self) -> float:
-        return self.before + time.monotonic() - self.begun
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begun
 
 
 class Trainer:
@@ -69,7 +45,7 @@ class Trainer:
         self._display = display
         self._stop = stop
         self._metrics = MetricsFile(session.folder.metrics)
-        self._clock = _Clock(0.0, {}, time.monotonic())
+        self._clock = Clock()
         self._state = RunState(0, 0, 0.0, session.preparation.identity())
         self._saved: RunState | None = None
         self._counts: Counter[str] = Counter()
@@ -88,8 +64,8 @@ class Trainer:
         try:
             await self._warm_start()
             before = await self._evaluate(0)
-            if self._state.step == 0 and self._config.algorithm.kl_coefficient:
-                await self._learner.freeze_reference()
+            if self._state.step == 0:
+                await self._begin_reinforcement()
             for step in range(self._state.step + 1, training.steps + 1):
                 await self._step(step)
                 if step % training.checkpoint_every == 0:
@@ -146,9 +122,13 @@ class Trainer:
                 self._metrics.append("warm_start", step=0, warm_start_step=step, learning_rate=rate, **_figures(report))
                 phase.advance(1, {"loss": f"{report.loss:.3f}"})
                 self._show_done()
-        await self._learner.restart_optimizer()
         await self._learner.publish()
         await self._save()
+
+    async def _begin_reinforcement(self) -> None:
+        await self._learner.restart_optimizer()
+        if self._config.algorithm.kl_coefficient:
+            await self._learner.freeze_reference()
 
     async def _evaluate(self, step: int) -> list[Evaluation]:
         """Measures every held-out set after a step, unless that has been done."""
@@ -182,7 +162,7 @@ class Trainer:
     async def _step(self, step: int) -> None:
         """One training step, from tasks to a published policy."""
         self._raise_if_stopped()
-        jobs = self._jobs(step)
+        jobs = training_jobs(self._session.preparation, step)
         with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
             collection = await collect(self._session, jobs, phase, self._stop)
         self._check_ids()
@@ -204,19 +184,6 @@ class Trainer:
         self._state = replace(self._state, step=step)
         self._record(step, collection, report, updates, failed)
         self._show_done()
-
-    def _jobs(self, step: int) -> list[RolloutJob]:
-        training, table = self._config.training, self._config.sampling
-        tasks = self._session.preparation.tasks
-        chosen = tasks_of_step(step, tasks=len(tasks), per_step=training.tasks_per_step, seed=self._config.seed)
-        jobs = []
-        for index in chosen:
-            group = f"train-{step:05d}-{path_safe(tasks[index].task_id)}"
-            for member in range(training.rollouts_per_task):
-                seed = int(np.random.SeedSequence([self._config.seed, step, index, member]).generate_state(1)[0])
-                sampling = SamplingOverride(table.temperature, table.top_p, table.top_k, table.max_tokens, seed)
-                jobs.append(RolloutJob(f"{group}-{member}", 1, group, tasks[index], "train", step, sampling))
-        return jobs
 
     def _check_ids(self) -> None:
         """Stops before the optimiser when the endpoint gave nothing to train on."""
