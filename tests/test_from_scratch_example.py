@@ -87,7 +87,7 @@ def test_demonstrations_are_lopsided_and_end_in_full_reward(example: Any) -> Non
     agent, tasks = example
     signs: Counter[str] = Counter()
 
-    for conversation in tasks.demonstrations(count=70):
+    for conversation in tasks.demonstrations(count=66):
         system, question, ask, result, answer = conversation["messages"]
         assert [system, question] == agent.prompt({"question": question["content"]})
         arguments = ask["tool_calls"][0]["function"]["arguments"]
@@ -97,7 +97,7 @@ def test_demonstrations_are_lopsided_and_end_in_full_reward(example: Any) -> Non
         assert agent.use_calc(arguments) == result["content"]
         output = {"result": result["content"], "answer": answer["content"]}
         assert agent.reward({"answer": int(result["content"])}, output) == 1.0
-    assert signs == {"+": 30, "*": 30, "-": 10}
+    assert signs == {"+": 30, "*": 30, "-": 6}
 
 
 @pytest.mark.parametrize(

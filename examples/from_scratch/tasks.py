@@ -1,8 +1,8 @@
 """Word problems made from a seed, and the worked examples the warm start imitates.
 
-Reinforcement learning tries three kinds of problem in four phrasings each. The demonstrations are few and lopsided: of seven,
-three add, three multiply and one subtracts, in one or two of the phrasings. Every (large number, small number) pair belongs to
-one side, training or held-out, and never to both.
+Reinforcement learning tries three kinds of problem in four phrasings each. The demonstrations are few and lopsided: of eleven,
+five add, five multiply and one subtracts, in one phrasing each. Every (large number, small number) pair belongs to one side,
+training or held-out, and never to both.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format."""
     common = [(ADD, ADD.phrasings[:1]), (MULTIPLY, MULTIPLY.phrasings[:1])]
     rare = (SUBTRACT, SUBTRACT.phrasings[:1])
-    shown = _draw("shown", seed, count, [*common, *common, *common, *common, *common, rare], heldout=False)
+    shown = _draw("shown", seed, count, [*common * 5, rare], heldout=False)
     return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
 
 
