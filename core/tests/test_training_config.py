@@ -147,7 +147,7 @@ def test_a_model_folder_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("sampling.temperature=0", "sampling.temperature"),
         ("sampling.top_p=1.5", "sampling.top_p"),
         ("rollouts.timeout=inf", "rollouts.timeout"),
-        ("training.steps=0", "training.steps"),
+        ("training.steps=-1", "training.steps"),
         ("training.learning_rate=nan", "training.learning_rate"),
         ("seed=-1", "seed"),
         ("name=a/b", "name"),

@@ -137,7 +137,8 @@ class AlgorithmTable(Table):
 class TrainingTable(Table):
     """The outer loop."""
 
-    steps: Positive
+    steps: Count
+    """0 only warm-starts."""
     tasks_per_step: Positive = 8
     rollouts_per_task: Positive = 8
     updates_per_step: Positive = 1
