@@ -83,12 +83,14 @@ def test_every_task_has_an_id_of_its_own_and_an_answer_of_its_numbers(example: A
         assert sorted(re.findall(r"\d+", task["expression"])) == sorted(re.findall(r"\d+", task["question"]))
 
 
-def test_demonstrations_are_lopsided_and_end_in_full_reward(example: Any) -> None:
+def test_demonstrations_show_one_phrasing_of_each_kind_and_end_in_full_reward(example: Any) -> None:
     agent, tasks = example
     signs: Counter[str] = Counter()
+    asked: list[str] = []
 
     for conversation in tasks.demonstrations(count=66):
         system, question, ask, result, answer = conversation["messages"]
+        asked.append(question["content"])
         assert [system, question] == agent.prompt({"question": question["content"]})
         arguments = ask["tool_calls"][0]["function"]["arguments"]
         sign = re.fullmatch(r"\d+([-+*])\d", json.loads(arguments)["expression"])
@@ -97,7 +99,11 @@ def test_demonstrations_are_lopsided_and_end_in_full_reward(example: Any) -> Non
         assert agent.use_calc(arguments) == result["content"]
         output = {"result": result["content"], "answer": answer["content"]}
         assert agent.reward({"answer": int(result["content"])}, output) == 1.0
-    assert signs == {"+": 30, "*": 30, "-": 6}
+    assert signs == {"+": 22, "*": 22, "-": 22}
+    shapes = {
+        re.sub(r"\d+|\b[A-Z]\w+ has|\b(?:" + "|".join(tasks.THINGS) + r")\b", "_", question) for question in asked
+    }
+    assert len(shapes) == 3
 
 
 @pytest.mark.parametrize(

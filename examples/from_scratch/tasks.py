@@ -1,8 +1,7 @@
 """Word problems made from a seed, and the worked examples the warm start imitates.
 
-Reinforcement learning tries three kinds of problem in four phrasings each. The demonstrations are few and lopsided: of eleven,
-five add, five multiply and one subtracts, in one phrasing each. Every (large number, small number) pair belongs to one side,
-training or held-out, and never to both.
+Reinforcement learning tries three kinds of problem in four phrasings each; the demonstrations show one phrasing of each kind.
+Every (large number, small number) pair belongs to one side, training or held-out, and never to both.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class Kind:
 
     expression: str
     phrasings: tuple[str, ...]
-    """Trained on."""
+    """Trained on; the demonstrations show the first."""
     unseen: tuple[str, ...]
     """Asked only in the second held-out set."""
 
 
-ADD, SUBTRACT, MULTIPLY = KINDS = (
+KINDS = (
     Kind(
         "{a}+{b}",
         (
@@ -100,9 +99,7 @@ def unseen_phrasings(count: int = 72, seed: int = 0) -> list[Task]:
 
 def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format."""
-    common = [(ADD, ADD.phrasings[:1]), (MULTIPLY, MULTIPLY.phrasings[:1])]
-    rare = (SUBTRACT, SUBTRACT.phrasings[:1])
-    shown = _draw("shown", seed, count, [*common * 5, rare], heldout=False)
+    shown = _draw("shown", seed, count, [(kind, kind.phrasings[:1]) for kind in KINDS], heldout=False)
     return [{"messages": worked(task), "tools": [agent.CALC]} for task in shown]
 
 
