@@ -130,9 +130,20 @@ def package(session: nox.Session, package: str) -> None:
     session.run("pytest", f"{PACKAGES[package].path}/tests", *session.posargs)
 
 
-@nox.session(python=["3.11", "3.13"], tags=["ci"])
+@nox.session(python=PYTHON, tags=["ci"])
 def core_alone(session: nox.Session) -> None:
     """Core without torch, without any agent framework and without a single plug-in."""
+    test_core_alone(session)
+
+
+@nox.session(python="3.13")
+def core_alone_newest(session: nox.Session) -> None:
+    """The same on the newest Python."""
+    test_core_alone(session)
+
+
+def test_core_alone(session: nox.Session) -> None:
+    """Installs and tests core by itself."""
     install(session, "spangrad")
     session.run(
         "python", "-c", "import importlib.util as u; assert not u.find_spec('torch') and not u.find_spec('openai')"

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from spangrad.gateway import Engine, Gateway, RolloutAccess, Route, TokenEngine
 from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent, load_reward
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
 from spangrad.testing import ByteChatFormat, Piece, Script, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Call, CallStatus, Choice, Transition, TransitionBatch
+
+# What takes how long is the machine's affair, and the same examples every time make a failure repeatable.
+settings.register_profile("spangrad", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("spangrad")
 
 if TYPE_CHECKING:
     import openai

@@ -405,5 +405,6 @@ def test_what_could_have_been_trained_is_dropped_and_what_is_no_transition_is_ex
         Reason.NO_LOGPROBS,
         Reason.EMPTY_ACTION,
         Reason.ORPHAN,
+        Reason.LATE,
         Reason.EVALUATION,
     }

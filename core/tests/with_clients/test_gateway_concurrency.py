@@ -82,7 +82,8 @@ def thread_agent(client: openai.OpenAI, agent: int, start: threading.Barrier, *,
 
 
 async def run_in_tasks(accesses: list[RolloutAccess], *, stream: bool) -> list[list[str]]:
-    async with openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=2) as shared:
+    # A generous time limit: a connection that a busy machine makes slowly is no reason to repeat a request.
+    async with openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=2, timeout=90) as shared:
         clients = [shared.with_options(base_url=access.base_url, api_key=access.api_key) for access in accesses]
         return await asyncio.gather(*(async_agent(client, i, stream=stream) for i, client in enumerate(clients)))
 
@@ -91,7 +92,7 @@ async def run_in_threads(accesses: list[RolloutAccess], *, stream: bool) -> list
     start = threading.Barrier(AGENTS)
 
     def run() -> list[list[str]]:
-        with openai.OpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=2) as shared:
+        with openai.OpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=2, timeout=90) as shared:
             clients = [shared.with_options(base_url=access.base_url, api_key=access.api_key) for access in accesses]
             with ThreadPoolExecutor(AGENTS) as pool:
                 jobs = [pool.submit(thread_agent, client, i, start, stream=stream) for i, client in enumerate(clients)]
