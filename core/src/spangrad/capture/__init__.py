@@ -6,20 +6,28 @@ from spangrad.capture._reward_list import GivenReward, RewardList
 from spangrad.capture._reward_value import reward_value
 from spangrad.capture._rollout import RolloutBlock, rollout
 from spangrad.capture._scope import RewardSink, RolloutScope, current_scope, use_scope
+from spangrad.capture._site import CallSite, Probe, add_probe, current_site
 from spangrad.capture._tracing import SpanSink, deliver_spans, flush_spans, tracer_provider
+from spangrad.capture._work import WorkRecorder, end_work
 
 __all__ = [
     "KEY_VARIABLE",
     "URL_VARIABLE",
+    "CallSite",
     "GivenReward",
+    "Probe",
     "RewardList",
     "RewardSink",
     "Rollout",
     "RolloutBlock",
     "RolloutScope",
     "SpanSink",
+    "WorkRecorder",
+    "add_probe",
     "current_scope",
+    "current_site",
     "deliver_spans",
+    "end_work",
     "flush_spans",
     "reward_value",
     "rollout",

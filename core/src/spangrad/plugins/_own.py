@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 OWN = {
+    "autogen": ("integration", "autogen"),
+    "langchain": ("integration", "langchain"),
     "openai": ("integration", "openai"),
+    "openai-agents": ("integration", "openai-agents"),
     "torch": ("backend", "torch"),
 }
 """Name of the plug-in -> what it brings, and the extra of the distribution `spangrad` that installs it."""
