@@ -112,8 +112,12 @@ class Project:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def json(self, *arguments: str) -> Any:
-        """What the command prints with --json."""
-        done = self.run(*arguments, "--json")
+        """What the command prints with --json at its end."""
+        return self.json_of(*arguments, "--json")
+
+    def json_of(self, *arguments: str) -> Any:
+        """The JSON the command prints."""
+        done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -398,6 +398,7 @@ def test_what_could_have_been_trained_is_dropped_and_what_is_no_transition_is_ex
     assert fate_of(Reason.TRAINED) is Fate.TRAINED
     assert {reason for reason in Reason if fate_of(reason) is Fate.EXCLUDED} == {
         Reason.NOT_TRAINED_POLICY,
+        Reason.NOT_TRAINED_AGENT,
         Reason.CALL_FAILED,
         Reason.UNDELIVERED,
         Reason.SUPERSEDED,
@@ -408,3 +409,27 @@ def test_what_could_have_been_trained_is_dropped_and_what_is_no_transition_is_ex
         Reason.LATE,
         Reason.EVALUATION,
     }
+
+
+def test_only_calls_of_the_agents_to_be_trained_are_transitions_and_the_others_say_whose_they_are(
+    make_rollout_record: MakeRollout, make_call: MakeCall, make_reward_record: MakeReward
+) -> None:
+    calls = [make_call(1, agent="writer"), make_call(2, agent="checker"), make_call(3), make_call(4)]
+    spans = [llm_span("call-3", **{semconv.AGENT_NAME: "rewriter"})]
+    extraction = extract(
+        make_rollout_record(), calls, [make_reward_record()], spans, trained_agents={"writer", "rewriter"}
+    )
+    assert [(t.call_id, t.agent) for t in extraction.transitions] == [("call-1", "writer"), ("call-3", "rewriter")]
+    assert [(entry.call_id, entry.fate, entry.reason, entry.detail) for entry in extraction.entries] == [
+        ("call-2", Fate.EXCLUDED, Reason.NOT_TRAINED_AGENT, "the agent 'checker' is not trained"),
+        ("call-4", Fate.EXCLUDED, Reason.NOT_TRAINED_AGENT, "the call is of no known agent"),
+    ]
+    assert extraction.agents == {"call-1": "writer", "call-2": "checker", "call-3": "rewriter", "call-4": None}
+
+
+def test_the_fault_of_a_call_is_named_before_its_agent(
+    make_rollout_record: MakeRollout, make_call: MakeCall, make_reward_record: MakeReward
+) -> None:
+    call = make_call(1, agent="checker", choices=(choice(ids=None),))
+    extraction = extract(make_rollout_record(), [call], [make_reward_record()], trained_agents={"writer"})
+    assert reasons(extraction) == {"call-1": Reason.NO_TOKEN_IDS}

@@ -136,7 +136,6 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
     calls = store.calls(record.rollout_id, record.attempt)
     rewards = store.rewards(record.rollout_id, record.attempt)
     extraction = extract(record, calls, rewards, store.spans(record.rollout_id))
-    agents = {transition.call_id: transition.agent for transition in extraction.transitions}
     # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
     known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
     entries = {(entry.call_id, entry.choice): entry for entry in known}
@@ -150,9 +149,7 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
         error=record.error,
         rewards=tuple(_reward(reward, counted=reward not in extraction.unmatched_rewards) for reward in rewards),
         calls=tuple(
-            _call(
-                call, choice, entries.get((call.call_id, choice.index)), call.agent or agents.get(call.call_id), decode
-            )
+            _call(call, choice, entries.get((call.call_id, choice.index)), extraction.agents.get(call.call_id), decode)
             for call in sorted(calls, key=lambda call: (call.received_at, call.call_id))
             for choice in call.choices or (NO_CHOICE,)
         ),

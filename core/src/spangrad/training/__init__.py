@@ -6,10 +6,17 @@ from spangrad.training._config import LoadedConfig, TrainConfig, load_config
 from spangrad.training._evaluation import Evaluation
 from spangrad.training._preparation import Preparation, prepare
 from spangrad.training._progress import ProgressDisplay, progress_display
+from spangrad.training._rehearsal import (
+    RehearsedRollout,
+    prepare_rehearsal,
+    rehearse,
+    unconfigured,
+)
 from spangrad.training._run import evaluate, train
 from spangrad.training._run_folder import RunFolder, RunSettings, latest_run_folder, new_run_folder, resumed_run_folder
 from spangrad.training._statistics import Proportion, proportion
 from spangrad.training._summary import RunSummary
+from spangrad.training._tasks import load_tasks
 
 __all__ = [
     "POLICY_FOLDER",
@@ -18,6 +25,7 @@ __all__ = [
     "Preparation",
     "ProgressDisplay",
     "Proportion",
+    "RehearsedRollout",
     "RunFolder",
     "RunSettings",
     "RunSummary",
@@ -26,10 +34,14 @@ __all__ = [
     "evaluate",
     "latest_run_folder",
     "load_config",
+    "load_tasks",
     "new_run_folder",
     "prepare",
+    "prepare_rehearsal",
     "progress_display",
     "proportion",
+    "rehearse",
     "resumed_run_folder",
     "train",
+    "unconfigured",
 ]

@@ -47,6 +47,11 @@ class Collection:
         return tuple(entry for extraction in self.extractions for entry in extraction.entries)
 
     @property
+    def agents(self) -> frozenset[str | None]:
+        """Agents that made calls in any of the rollouts; None among them for calls of no known agent."""
+        return frozenset(agent for extraction in self.extractions for agent in extraction.agents.values())
+
+    @property
     def sampled_tokens(self) -> int:
         """Tokens sampled in all their calls."""
         return sum(map(_sampled_tokens, self.extractions))
@@ -75,13 +80,13 @@ async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, st
     results = {job_id: result for job_id, result in found.items() if result is not None}
     reused = len(results)
     tokens = 0
-    extractions = {job_id: _extraction(session, result.record) for job_id, result in results.items()}
+    extractions = {job_id: extraction_of(session, result.record) for job_id, result in results.items()}
     phase.advance(reused)
 
     def on_result(result: RolloutResult) -> None:
         nonlocal tokens
         results[result.job.rollout_id] = result
-        extraction = extractions[result.job.rollout_id] = _extraction(session, result.record)
+        extraction = extractions[result.job.rollout_id] = extraction_of(session, result.record)
         tokens += _sampled_tokens(extraction)
         rewards = [r.reward for r in results.values() if r.reward is not None]
         mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
@@ -156,13 +161,15 @@ def _next_attempt(session: Session, job: RolloutJob) -> RolloutJob:
     return job if record is None else replace(job, attempt=record.attempt + 1)
 
 
-def _extraction(session: Session, record: RolloutRecord) -> Extraction:
+def extraction_of(session: Session, record: RolloutRecord) -> Extraction:
+    """What the store holds of a finished rollout, sorted into transitions and the rest."""
     store = session.store
     return extract(
         record,
         store.calls(record.rollout_id),
         store.rewards(record.rollout_id, record.attempt),
         store.spans(record.rollout_id),
+        trained_agents=session.preparation.config.policy.train,
     )
 
 

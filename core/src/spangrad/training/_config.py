@@ -62,6 +62,9 @@ class PolicyTable(Table):
     """A model folder, a .gguf file, or a name the backend knows."""
     aliases: list[str] = Field(default_factory=lambda: ["policy"], min_length=1)
     """What agents put into `model=`; "*" takes every name."""
+    train: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names of the agents whose calls are trained on; all when not given. The other agents use the same model, and learn with
+    it, but their calls give no gradient."""
     endpoint: str | None = None
     """URL of an OpenAI-compatible server that samples instead of the backend. It must return token ids."""
     endpoint_model: str | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spangrad.backend import UpdateBatch, UpdateReport
-from spangrad.errors import TokenIdsMissingError
+from spangrad.errors import AgentError, TokenIdsMissingError
 from spangrad.lightningrl import AdvantageReport
 from spangrad.store import RolloutStatus
 from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
@@ -166,6 +166,7 @@ class Trainer:
         with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
             collection = await collect(self._session, jobs, phase, self._stop)
         self._check_ids()
+        self._check_agents(step, collection)
         failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
         report = self._session.preparation.algorithm.compute(
             TransitionBatch(collection.transitions), max_sequence=self._learner.max_sequence
@@ -194,6 +195,20 @@ class Trainer:
                 f"0 of {count.calls} calls answered by {name} have ids: the endpoint returns no token ids or logprobs",
                 cure="Use a server that answers `return_token_ids` (vLLM 0.10.2 or newer), or leave out policy.endpoint",
             )
+
+    def _check_agents(self, step: int, collection: Collection) -> None:
+        """Says which of the agents to be trained made no call, and stops when none of them did."""
+        wanted = self._config.policy.train or ()
+        missing = [name for name in wanted if name not in collection.agents]
+        if not missing:
+            return
+        seen = ", ".join(sorted(repr(name) for name in collection.agents if name is not None)) or "no agent by name"
+        what = f"policy.train names {', '.join(map(repr, missing))}, but the step's calls were made by {seen}"
+        if len(missing) == len(wanted):
+            raise AgentError(
+                what, cure="Correct the names; they are those `spangrad explain ROLLOUT` shows beside each call"
+            )
+        self._display.line(f"Step {step}: {what}")
 
     async def _learn(self, step: int, report: AdvantageReport) -> list[UpdateReport]:
         """One or more optimiser steps; groups stay whole. No step at all when nothing has an advantage."""

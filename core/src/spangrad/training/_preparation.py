@@ -75,14 +75,10 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
     """
     loaded = load_config(path, overrides)
     config, folder = loaded.config, loaded.folder
-    factory = plugins.backends.get(config.backend)
-    problems: list[str] = []
-    options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
-    algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
     tasks = load_tasks(config.tasks.train, folder)
-    problems += _conflicts(loaded, factory, len(tasks))
-    if problems or algorithm is None:
-        raise config_error(path, problems)
+    factory, options, algorithm = checked_parts(
+        loaded, plugins, lambda factory: _conflicts(loaded, factory, len(tasks))
+    )
     return Preparation(
         loaded=loaded,
         plugins=plugins,
@@ -95,6 +91,32 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
         heldout={name: load_tasks(source, folder) for name, source in config.tasks.heldout.items()},
         demonstrations=load_demonstrations(config.warm_start.demonstrations, folder) if config.warm_start else (),
     )
+
+
+def checked_parts(
+    loaded: LoadedConfig,
+    plugins: Plugins,
+    conflicts: Callable[[BackendFactory], Sequence[str]] = lambda _: (),
+) -> tuple[BackendFactory, Mapping[str, Any], LightningRL]:
+    """The backend's factory, its checked options, and the algorithm.
+
+    Args:
+        loaded: the settings.
+        plugins: where names are looked up.
+        conflicts: finds further problems.
+
+    Raises:
+        ConfigError: every problem found is in the one message.
+        PluginError: the backend, assigner or estimator asked for is not usable.
+    """
+    factory = plugins.backends.get(loaded.config.backend)
+    problems: list[str] = []
+    options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
+    algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
+    problems += conflicts(factory)
+    if problems or algorithm is None:
+        raise config_error(loaded.path, problems)
+    return factory, options, algorithm
 
 
 def _collect(problems: list[str], part: Callable[[], T]) -> T | None:

@@ -7,8 +7,8 @@ rollout failed too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from spangrad.errors import RewardError
 from spangrad.spans import Span
@@ -22,6 +22,7 @@ from spangrad.transitions._transition import Transition
 _EXCLUDED = frozenset(
     {
         Reason.NOT_TRAINED_POLICY,
+        Reason.NOT_TRAINED_AGENT,
         Reason.CALL_FAILED,
         Reason.UNDELIVERED,
         Reason.SUPERSEDED,
@@ -57,6 +58,8 @@ class Extraction:
     """One per call and choice that is no transition, with the reason, in the order the calls were received."""
     unmatched_rewards: tuple[RewardRecord, ...] = ()
     """Rewards of this attempt for calls that gave no transition; they count for nothing and should be reported."""
+    agents: Mapping[str, str | None] = field(default_factory=dict)
+    """Call id -> the agent that made it, None where it is not known; of all the attempt's calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ def extract(
     calls: Sequence[Call],
     rewards: Iterable[RewardRecord],
     spans: Iterable[Span] = (),
+    *,
+    trained_agents: Collection[str] | None = None,
 ) -> Extraction:
     """Sorts a rollout's calls into transitions and the rest. Pure.
 
@@ -102,6 +107,8 @@ def extract(
         spans: the rollout's spans. An LLM-call span with `spangrad.call.id` proves that this call's answer reached the
             agent, and its agent (or the nearest one above it) names a call that names none.
 
+        trained_agents: the agents whose calls are trained on; None trains on those of all agents, known by name or not.
+
     Raises:
         ValueError: a call or reward belongs to another rollout.
         RewardError: a reward is not a finite number.
@@ -109,7 +116,9 @@ def extract(
     own = _own_rewards(rewards, rollout)
     facts = SpanFacts.of(span for span in spans if span.attempt in {None, rollout.attempt})
     ordered = sorted(calls, key=lambda call: (call.received_at, call.call_id))
-    replaced = superseded_by([call for call in ordered if _is_own(call, rollout)], facts.delivered)
+    mine = [call for call in ordered if _is_own(call, rollout)]
+    replaced = superseded_by(mine, facts.delivered)
+    agents = {call.call_id: call.agent or facts.agents.get(call.call_id) for call in mine}
     whole = _rollout_verdict(rollout, rewarded=bool(own))
 
     call_rewards = _call_rewards(own)
@@ -119,6 +128,12 @@ def extract(
         verdict = _call_verdict(call, rollout, replaced)
         for choice in call.choices or (NO_CHOICE,):
             judged = verdict or _judge(call, choice)
+            if (
+                isinstance(judged, _Sample)
+                and trained_agents is not None
+                and agents[call.call_id] not in trained_agents
+            ):
+                judged = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agents[call.call_id]))
             if isinstance(judged, _Sample) and whole is not None:
                 judged = whole
             if isinstance(judged, _Sample):
@@ -126,10 +141,10 @@ def extract(
             else:
                 entries.append(_entry(call, choice, judged, rollout.step, call_rewards.get(call.call_id)))
 
-    transitions = _transitions(rollout, samples, own, facts.agents)
+    transitions = _transitions(rollout, samples, own, agents)
     found = {transition.call_id for transition in transitions}
     unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in found)
-    return Extraction(transitions, tuple(entries), unmatched)
+    return Extraction(transitions, tuple(entries), unmatched, agents)
 
 
 def leftovers(calls: Iterable[Call], step: int | None) -> list[LedgerEntry]:
@@ -237,6 +252,11 @@ def _logprob_fault(ids: Sequence[int], logprobs: Sequence[float] | None) -> str:
     return "a log-probability that is not a finite number"
 
 
+def _untrained(agent: str | None) -> str:
+    """Why a call of that agent is not trained on, in words."""
+    return "the call is of no known agent" if agent is None else f"the agent {agent!r} is not trained"
+
+
 def _entry(call: Call, choice: Choice, verdict: _Verdict, step: int | None, reward: float | None) -> LedgerEntry:
     """The ledger's row for a choice that is no transition."""
     return LedgerEntry(
@@ -254,7 +274,10 @@ def _entry(call: Call, choice: Choice, verdict: _Verdict, step: int | None, rewa
 
 
 def _transitions(
-    rollout: RolloutRecord, samples: Sequence[_Sample], rewards: Sequence[RewardRecord], agents: Mapping[str, str]
+    rollout: RolloutRecord,
+    samples: Sequence[_Sample],
+    rewards: Sequence[RewardRecord],
+    agents: Mapping[str, str | None],
 ) -> tuple[Transition, ...]:
     """The samples, in order, as transitions."""
     rollout_reward = math.fsum(reward.value for reward in rewards if reward.call_id is None)
@@ -268,7 +291,7 @@ def _transitions(
             call_id=sample.call.call_id,
             choice=sample.choice,
             index=index,
-            agent=sample.call.agent or agents.get(sample.call.call_id),
+            agent=agents[sample.call.call_id],
             policy=sample.policy,
             policy_version=sample.policy_version,
             prompt_ids=sample.prompt_ids,

@@ -23,6 +23,8 @@ class Reason(StrEnum):
     TRAINED = "trained"
     NOT_TRAINED_POLICY = "not_trained_policy"
     """Answered by a frozen or external model."""
+    NOT_TRAINED_AGENT = "not_trained_agent"
+    """Made by an agent that is not among those being trained."""
     CALL_FAILED = "call_failed"
     UNDELIVERED = "undelivered"
     SUPERSEDED = "superseded"

@@ -1,0 +1,175 @@
+"""Running an agent as it is, without training it: to see what is captured, or to collect transitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spangrad.plugins import Plugins
+from spangrad.rollouts import RolloutJob, RolloutResult, Task, load_agent, load_reward
+from spangrad.store import RolloutStatus
+from spangrad.training._collection import extraction_of, until_stopped
+from spangrad.training._config import (
+    AgentTable,
+    LoadedConfig,
+    PolicyTable,
+    RolloutsTable,
+    TasksTable,
+    TrainConfig,
+    TrainingTable,
+)
+from spangrad.training._evaluation import path_safe
+from spangrad.training._preparation import Preparation, checked_parts
+from spangrad.training._progress import ProgressDisplay
+from spangrad.training._run import stop_on_signal
+from spangrad.training._run_folder import RunFolder
+from spangrad.training._session import Session, open_session
+from spangrad.transitions import Reason
+
+NAME = "rehearsal"
+"""Of the run's folder, where no train.toml names it."""
+ANY_MODEL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedRollout:
+    """What was captured of one rollout."""
+
+    rollout_id: str
+    task_id: str
+    status: RolloutStatus
+    error: str
+    reward: float | None
+    calls: int
+    """HTTP requests to the model."""
+    transitions: int
+    """Sampled answers with all that training needs, once the rollout is rewarded."""
+    left_out: Mapping[str, int]
+    """Reason -> how many sampled answers are no transition because of it."""
+    agents: tuple[str | None, ...]
+    """The agent of each call, in the order they were received; None where it is not known."""
+    output: Any
+
+    @property
+    def failed(self) -> bool:
+        """It did not end as an agent should; that nobody rewarded it is no failure."""
+        return self.status not in {RolloutStatus.SUCCEEDED, RolloutStatus.NO_REWARD}
+
+    def as_json(self) -> dict[str, Any]:
+        """As `spangrad run --json` prints it."""
+        return {**asdict(self), "status": self.status.value}
+
+
+def unconfigured(
+    agent: str | Sequence[str],
+    folder: Path,
+    *,
+    reward: str | None,
+    backend: str,
+    policy: Mapping[str, Any],
+    rollouts: Mapping[str, Any],
+) -> LoadedConfig:
+    """The settings of a rehearsal without a train.toml; the model answers to every name an agent asks for.
+
+    Raises:
+        pydantic.ValidationError: a value that cannot be.
+    """
+    command = isinstance(agent, str) or len(agent) > 1 or ":" not in agent[0]
+    config = TrainConfig(
+        name=NAME,
+        backend=backend,
+        agent=AgentTable(command=list(agent), reward=reward) if command else AgentTable(run=agent[0], reward=reward),
+        tasks=TasksTable(train=""),
+        policy=PolicyTable(aliases=[ANY_MODEL], **policy),
+        rollouts=RolloutsTable(**rollouts),
+        training=TrainingTable(steps=0),
+    )
+    beside = folder / config.policy.model
+    model = str(beside) if beside.exists() else config.policy.model
+    return LoadedConfig(config=config, backend_options={"model": model}, folder=folder, path=Path("spangrad run"))
+
+
+def prepare_rehearsal(loaded: LoadedConfig, tasks: Sequence[Task], plugins: Plugins) -> Preparation:
+    """Checks everything a rehearsal needs, without loading a model.
+
+    Raises:
+        ConfigError: wrong settings; every problem found is in the one message.
+        PluginError: the backend is not usable.
+        AgentError: the agent or reward function cannot be loaded.
+    """
+    table = loaded.config.agent
+    factory, options, algorithm = checked_parts(loaded, plugins)
+    return Preparation(
+        loaded=loaded,
+        plugins=plugins,
+        factory=factory,
+        backend_options=options,
+        algorithm=algorithm,
+        agent=load_agent(table.run or table.command or "", loaded.folder),
+        reward=load_reward(table.reward, loaded.folder) if table.reward else None,
+        tasks=tuple(tasks),
+        heldout={},
+        demonstrations=(),
+    )
+
+
+async def rehearse(
+    preparation: Preparation,
+    open_folder: Callable[[], RunFolder],
+    display: ProgressDisplay,
+    *,
+    rollouts_per_task: int = 1,
+    port: int = 0,
+) -> tuple[RunFolder, list[RehearsedRollout]]:
+    """Runs the agent on every task, sampled as the agent asks for, and records everything.
+
+    Args:
+        preparation: of `prepare_rehearsal`.
+        open_folder: gives the run's folder; called once the model is loaded.
+        display: shows how far it is.
+        rollouts_per_task: how often each task is tried.
+        port: where the gateway listens; 0 takes a free port.
+
+    Raises:
+        StopRequestedError: it was asked to stop; what was finished is recorded.
+        SpangradError: it cannot go on.
+    """
+    jobs = [
+        RolloutJob(
+            f"collect-{path_safe(task.task_id)}-{number}", 1, f"collect-{path_safe(task.task_id)}", task, "collect"
+        )
+        for task in preparation.tasks
+        for number in range(rollouts_per_task)
+    ]
+    with stop_on_signal() as stop:
+        async with open_session(preparation, open_folder, port=port) as session:
+            display.line(f"Gateway at {session.gateway.base_url}, run folder {session.folder.path}")
+            with display.phase("rollouts", len(jobs)) as phase:
+                running = session.runner.run(jobs, on_result=lambda _: phase.advance())
+                results = await until_stopped(running, stop)
+            if orphans := session.store.calls(None):
+                display.line(f"{len(orphans)} calls named no rollout and belong to none (orphans)")
+            return session.folder, [_rehearsed(session, result) for result in results]
+
+
+def _rehearsed(session: Session, result: RolloutResult) -> RehearsedRollout:
+    record = result.record
+    extraction = extraction_of(session, record)
+    calls = session.store.calls(record.rollout_id, record.attempt)
+    left_out = Counter(entry.reason for entry in extraction.entries)
+    unrewarded = left_out.pop(Reason.NO_REWARD, 0)
+    return RehearsedRollout(
+        rollout_id=record.rollout_id,
+        task_id=record.task_id,
+        status=record.status,
+        error=record.error,
+        reward=result.reward,
+        calls=len(calls),
+        transitions=len(extraction.transitions) + unrewarded,
+        left_out={reason.value: count for reason, count in left_out.items()},
+        agents=tuple(extraction.agents[call.call_id] for call in calls),
+        output=result.output,
+    )
