@@ -3,12 +3,14 @@
 from spangrad.store._contract import Store
 from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, ExplainedReward, Explanation, explain
 from spangrad.store._open import open_store
+from spangrad.store._work_tree import ExplainedWork
 from spangrad.transitions import RewardRecord, RolloutRecord, RolloutStatus
 
 __all__ = [
     "ExplainedAttempt",
     "ExplainedCall",
     "ExplainedReward",
+    "ExplainedWork",
     "Explanation",
     "RewardRecord",
     "RolloutRecord",

@@ -9,6 +9,7 @@ from typing import Any
 from spangrad.errors import StoreError
 from spangrad.store._contract import Store
 from spangrad.store._explanation_text import render_explanation
+from spangrad.store._work_tree import ExplainedWork, work_tree
 from spangrad.transitions import (
     NO_CHOICE,
     Call,
@@ -90,6 +91,8 @@ class ExplainedAttempt:
     error: str
     rewards: tuple[ExplainedReward, ...]
     calls: tuple[ExplainedCall, ...]
+    work: tuple[ExplainedWork, ...]
+    """What the rollout's spans say was done, in the order it began, each piece followed by its parts; empty without spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,8 @@ def explain(store: Store, rollout_id: str, *, decode: Decode) -> Explanation:
 def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAttempt:
     calls = store.calls(record.rollout_id, record.attempt)
     rewards = store.rewards(record.rollout_id, record.attempt)
-    extraction = extract(record, calls, rewards, store.spans(record.rollout_id))
+    spans = [span for span in store.spans(record.rollout_id) if span.attempt in {None, record.attempt}]
+    extraction = extract(record, calls, rewards, spans)
     # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
     known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
     entries = {(entry.call_id, entry.choice): entry for entry in known}
@@ -153,6 +157,7 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
             for call in sorted(calls, key=lambda call: (call.received_at, call.call_id))
             for choice in call.choices or (NO_CHOICE,)
         ),
+        work=work_tree(spans),
     )
 
 

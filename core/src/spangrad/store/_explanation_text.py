@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the explanation renders itself through this module
     from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, Explanation
+    from spangrad.store._work_tree import ExplainedWork
 
 _WIDTH = 120
 
@@ -15,6 +16,8 @@ def render_explanation(explanation: Explanation, *, max_prompt_chars: int) -> st
     lines = [f"Rollout {explanation.rollout_id}"]
     for attempt in explanation.attempts:
         lines += ["", *_attempt_lines(attempt)]
+        if attempt.work:
+            lines += ["", "  What ran:", *(f"    {line}" for work in attempt.work for line in _work_lines(work))]
         for number, call in enumerate(attempt.calls, start=1):
             lines += ["", f"  Call {number} of {len(attempt.calls)}: {call.call_id}{_choice(call)}"]
             lines += [f"    {line}" for line in _call_lines(call, max_prompt_chars)]
@@ -36,6 +39,22 @@ def _attempt_lines(attempt: ExplainedAttempt) -> list[str]:
     if not attempt.calls:
         lines.append("  no call")
     return lines
+
+
+def _work_lines(work: ExplainedWork) -> list[str]:
+    """A piece of work, indented by its depth, with what a tool got and gave below it."""
+    call = f", call {work.call_id}" if work.call_id else ""
+    unfinished = ", still under way when the rollout ended" if work.incomplete else ""
+    lines = [f"{_shown(work.name)}{call}{unfinished}"]
+    told = {"arguments": work.arguments, "result": work.result, "error": work.error}
+    lines += [f"  {name}: {_shown(text)}" for name, text in told.items() if text is not None]
+    return [f"{'  ' * work.depth}{line}" for line in lines]
+
+
+def _shown(text: str) -> str:
+    """Text in one line of readable length."""
+    whole = "".join(map(_visible, text.replace("\n", " ")))
+    return whole if len(whole) <= _WIDTH else f"{whole[:_WIDTH]}…"
 
 
 def _choice(call: ExplainedCall) -> str:
