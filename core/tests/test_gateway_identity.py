@@ -202,8 +202,18 @@ def test_a_body_that_is_no_json_object_is_refused_and_recorded(
     assert (call.status, call.request) == (CallStatus.ERROR, {})
 
 
-def test_a_path_that_is_not_served_says_where_to_go(http: httpx.Client) -> None:
-    response = http.post("/v1/responses", json={})
+@pytest.mark.parametrize("prefix", ["", "/rollouts/r/attempts/1"])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/embeddings"), ("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/compact")]
+)
+def test_a_path_that_is_not_served_says_where_to_go(http: httpx.Client, prefix: str, method: str, path: str) -> None:
+    response = http.request(method, prefix + path)
     assert response.status_code == 404
-    assert "set_default_openai_api" in response.json()["error"]["message"]
+    message = response.json()["error"]["message"]
+    assert f"There is no {method} {prefix}{path} here" in message
+    assert "POST /v1/chat/completions and POST /v1/responses" in message
+
+
+def test_a_method_that_a_path_does_not_have_is_not_allowed(http: httpx.Client) -> None:
     assert http.get("/v1/chat/completions").status_code == 405
+    assert http.get("/v1/responses").status_code == 405

@@ -86,7 +86,9 @@ def test_a_field_that_is_wrong_is_named(fields: dict[str, Any], param: str) -> N
     assert (caught.value.param or "").startswith(param)
 
 
-@pytest.mark.parametrize("name", ["logit_bias", "audio", "functions", "response_format", "presence_penalty", "min_p"])
+@pytest.mark.parametrize(
+    "name", ["logit_bias", "audio", "functions", "structured_outputs", "presence_penalty", "min_p"]
+)
 def test_a_field_that_would_change_the_answer_is_refused_unless_it_is_neutral(name: str) -> None:
     refuse_unsupported(BODY | {name: None})
     with pytest.raises(EngineError, match=name):

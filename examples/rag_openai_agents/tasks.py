@@ -127,8 +127,8 @@ def worked(kind: Kind, person: Person) -> dict[str, Any]:
     }
 
 
-TOOL = {"name": agent.SEARCH, "description": "Finds passages", "parameters": agent.PARAMETERS, "strict": False}
-"""The tool as the Agents SDK sends it."""
+TOOL = {"name": agent.SEARCH, "description": "Finds passages", "parameters": agent.PARAMETERS}
+"""The tool as the model is shown it."""
 
 
 def _draw(name: str, seed: int, count: int, people: Sequence[Person], phrasings: Sequence[Sequence[str]]) -> list[Task]:

@@ -78,7 +78,8 @@ def test_retries_after_a_failure_are_calls_of_their_own_with_one_request_key(
         ({"top_logprobs": 2}, ("BadRequestError", None, "top_logprobs needs logprobs")),
         ({"logit_bias": {"5": 1}}, ("BadRequestError", "unsupported_parameter", "logit_bias")),
         ({"frequency_penalty": 0.5}, ("BadRequestError", "unsupported_parameter", "frequency_penalty")),
-        ({"response_format": {"type": "json_object"}}, ("BadRequestError", "unsupported_parameter", "response_format")),
+        ({"response_format": {"type": "grammar"}}, ("BadRequestError", None, "response format .*'grammar'")),
+        ({"extra_body": {"guided_json": {}}}, ("BadRequestError", "unsupported_parameter", "guided_json")),
         ({"tool_choice": "required"}, ("BadRequestError", None, "needs tools")),
         (
             {"tools": [CALC], "tool_choice": {"type": "function", "function": {"name": "search"}}},

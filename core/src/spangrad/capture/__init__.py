@@ -1,5 +1,6 @@
 """Knows which rollout the running code belongs to, and keeps the spans it makes."""
 
+from spangrad.capture._child import child_environment
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE, scope_from_environment, scope_to_environment
 from spangrad.capture._handle import Rollout
 from spangrad.capture._reward_list import GivenReward, RewardList
@@ -24,6 +25,7 @@ __all__ = [
     "SpanSink",
     "WorkRecorder",
     "add_probe",
+    "child_environment",
     "current_scope",
     "current_site",
     "deliver_spans",

@@ -26,9 +26,10 @@ class GatewayClient:
     Args:
         url: its root URL.
         key: its evaluator key.
+        timeout: seconds to wait for it at each step of a request.
     """
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, *, timeout: float = _TIMEOUT) -> None:
         import httpx  # noqa: PLC0415 - takes a tenth of a second that programs which open no rollout need not spend
 
         self._url = url.strip().rstrip("/")
@@ -37,7 +38,7 @@ class GatewayClient:
             self._client = httpx.Client(
                 base_url=self._url,
                 headers={"Authorization": f"Bearer {key}"} if key else {},
-                timeout=_TIMEOUT,
+                timeout=timeout,
                 transport=httpx.HTTPTransport(retries=_RETRIES) if _is_local(self._url) else None,
             )
         except (httpx.InvalidURL, ValueError) as error:  # a key that is not ASCII is a ValueError

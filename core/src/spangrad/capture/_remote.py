@@ -13,6 +13,7 @@ from spangrad.capture._gateway_client import GatewayClient
 from spangrad.capture._reward_list import RewardList
 from spangrad.capture._scope import RolloutScope
 from spangrad.capture._tracing import deliver_spans
+from spangrad.capture._work import end_work
 from spangrad.errors import GatewayError
 from spangrad.spans import Span, from_readable
 
@@ -31,10 +32,10 @@ class RemoteRollout:
     Args:
         scope: the rollout.
         gateway: the gateway it belongs to; closed with it.
-        rewards: the rewards given in this process; None where another process ends the rollout.
+        rewards: the rewards given in this process.
     """
 
-    def __init__(self, scope: RolloutScope, gateway: GatewayClient, rewards: RewardList | None) -> None:
+    def __init__(self, scope: RolloutScope, gateway: GatewayClient, rewards: RewardList) -> None:
         self.scope = scope
         self._gateway = gateway
         self._rewards = rewards
@@ -73,13 +74,8 @@ class RemoteRollout:
         )
         return cls(scope, gateway, rewards)
 
-    @classmethod
-    def join(cls, scope: RolloutScope) -> Self:
-        """The rollout this process was started for; the runner that started it records how it ends."""
-        return cls(scope, GatewayClient(scope.gateway_url, scope.api_key), None)
-
     def finish(self, error: BaseException | None) -> None:
-        """Sends what there is and ends the rollout; an error of the user's block comes before one of the gateway's.
+        """Ends the work still open in it, sends what there is and ends the rollout; an error of the user's block comes before one of the gateway's.
 
         Args:
             error: what the user's block raised.
@@ -87,11 +83,11 @@ class RemoteRollout:
         Raises:
             GatewayError: the gateway cannot be reached or refuses, and `error` is None.
         """
+        end_work(self.scope)
         self._listening.close()
         try:
             self._send_spans()
-            if self._rewards is not None:
-                self._end(self._rewards, error)
+            self._end(error)
         except GatewayError as trouble:
             if error is None:
                 raise
@@ -112,8 +108,8 @@ class RemoteRollout:
         except GatewayError as trouble:
             _logger.warning("The spans of rollout %s are not recorded: %s", self.scope.rollout_id, trouble)
 
-    def _end(self, rewards: RewardList, error: BaseException | None) -> None:
-        for reward in rewards.close():
+    def _end(self, error: BaseException | None) -> None:
+        for reward in self._rewards.close():
             self._gateway.reward(self.scope.rollout_id, self.scope.attempt, reward)
         status, text = _ending(error)
         self._gateway.finish(self.scope.rollout_id, self.scope.attempt, status, text)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from types import TracebackType
 
-from spangrad.capture._environment import scope_from_environment
 from spangrad.capture._handle import Rollout
 from spangrad.capture._remote import RemoteRollout
 from spangrad.capture._scope import RolloutScope, current_scope, use_scope
@@ -16,7 +14,8 @@ from spangrad.capture._scope import RolloutScope, current_scope, use_scope
 def rollout(task_id: str | None = None, *, group_id: str | None = None) -> RolloutBlock:
     """Makes the block under it one rollout of an agent.
 
-    Inside a rollout that is already under way (the runner's, or an outer block's) it joins that one, whose task it then is.
+    Inside a rollout that is already under way (the runner's, or an outer block's) it joins that one, whose task it then is;
+    so it does in a process that the runner started for a rollout.
     Otherwise the rollout is opened at the gateway of SPANGRAD_URL with its evaluator key of SPANGRAD_KEY.
 
     An exception of the block's own passes through unchanged, and the rollout is recorded as failed.
@@ -43,8 +42,7 @@ class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[
 
     def __enter__(self) -> Rollout:
         if (scope := current_scope()) is None:
-            self._remote = self._reach()
-            scope = self._remote.scope
+            scope = self._reach()
         return self._enter(scope)
 
     def __exit__(
@@ -56,8 +54,7 @@ class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[
 
     async def __aenter__(self) -> Rollout:
         if (scope := current_scope()) is None:
-            self._remote = await asyncio.to_thread(self._reach)
-            scope = self._remote.scope
+            scope = await asyncio.to_thread(self._reach)
         return self._enter(scope)
 
     async def __aexit__(
@@ -67,10 +64,14 @@ class RolloutBlock(AbstractContextManager[Rollout], AbstractAsyncContextManager[
         if self._remote is not None:
             await asyncio.to_thread(self._remote.finish, error)
 
-    def _reach(self) -> RemoteRollout:
+    def _reach(self) -> RolloutScope:
         """The rollout this process was started for, or else a new one."""
-        scope = scope_from_environment(os.environ)
-        return RemoteRollout.open(self._task_id, self._group_id) if scope is None else RemoteRollout.join(scope)
+        from spangrad.capture._process import join_from_environment  # noqa: PLC0415 - it loads plug-ins
+
+        if (scope := join_from_environment()) is not None:
+            return scope
+        self._remote = RemoteRollout.open(self._task_id, self._group_id)
+        return self._remote.scope
 
     def _enter(self, scope: RolloutScope) -> Rollout:
         if self._remote is not None:  # inside a runner's rollout the integrations are attached already

@@ -2,7 +2,8 @@
 
 The scope lives in a `ContextVar`, which asyncio tasks and `asyncio.to_thread` carry along, and is mirrored into the
 OpenTelemetry context, which opentelemetry-instrumentation-threading also carries into plain threads and executors. A call
-made from such a thread is therefore still the rollout's own.
+made from such a thread is therefore still the rollout's own. A process that was started for one rollout has that one as the
+scope of all its code, wherever none of the two says otherwise.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from string import punctuation
+from typing import Final
+from urllib.parse import quote
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from spangrad import semconv
+
+_PLAIN: Final = punctuation.replace("%", "")
+"""What stands in a header as it is, besides letters and digits; all else is percent-encoded."""
 
 RewardSink = Callable[[float, str, str | None], None]
 """Takes a validated reward: its value, its name, and the id of the call it rewards (None: the rollout)."""
@@ -40,10 +47,13 @@ class RolloutScope:
     """Takes rewards given inside this process; None when they have to go to the gateway."""
 
     def headers(self) -> dict[str, str]:
-        """The identity that goes with each request to the gateway; the call's and the request's own ids are the caller's to add."""
+        """The identity that goes with each request to the gateway; the call's and the request's own ids are the caller's to add.
+
+        The agent's name is percent-encoded where it is not plain ASCII.
+        """
         headers = {semconv.ROLLOUT_HEADER: self.rollout_id, semconv.ATTEMPT_HEADER: str(self.attempt)}
         if self.agent is not None:
-            headers[semconv.AGENT_HEADER] = self.agent
+            headers[semconv.AGENT_HEADER] = quote(self.agent, safe=_PLAIN, errors="replace")
         return headers
 
     def named(self, agent: str | None) -> RolloutScope:
@@ -53,6 +63,7 @@ class RolloutScope:
 
 _OTEL_KEY = otel_context.create_key("spangrad-rollout-scope")
 _scope: ContextVar[RolloutScope | None] = ContextVar("spangrad_rollout_scope", default=None)
+_process_scope: RolloutScope | None = None
 
 
 def current_scope(otel: Context | None = None) -> RolloutScope | None:
@@ -64,7 +75,13 @@ def current_scope(otel: Context | None = None) -> RolloutScope | None:
     if (scope := _scope.get()) is not None:
         return scope
     mirrored = otel_context.get_value(_OTEL_KEY, otel)
-    return mirrored if isinstance(mirrored, RolloutScope) else None
+    return mirrored if isinstance(mirrored, RolloutScope) else _process_scope
+
+
+def set_process_scope(scope: RolloutScope | None) -> None:
+    """Makes `scope` the one of all code of this process that is in no other; None takes it back."""
+    global _process_scope  # noqa: PLW0603 - a process has one
+    _process_scope = scope
 
 
 @contextmanager

@@ -90,6 +90,8 @@ def tracer_provider() -> TracerProvider:
     """The process's one private provider; made when first asked for."""
     unlimited = SpanLimits.UNSET
     provider = TracerProvider(
+        # Shut down before the process's other exit handlers, it would lose the spans that they still end.
+        shutdown_on_exit=False,
         sampler=ALWAYS_ON,
         resource=Resource({"service.name": "spangrad"}),
         span_limits=SpanLimits(
@@ -126,6 +128,12 @@ def deliver_spans(sink: SpanSink) -> Iterator[None]:
     finally:
         flush_spans()
         _exporter.remove(sink)
+
+
+def add_sink(sink: SpanSink) -> None:
+    """Hands the spans that finish from now on to `sink`, for as long as the process runs."""
+    flush_spans()
+    _exporter.add(sink)
 
 
 def flush_spans() -> None:

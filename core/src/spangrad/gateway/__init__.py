@@ -1,10 +1,12 @@
-"""The HTTP server agents talk to: OpenAI Chat Completions in, exact token ids into the store."""
+"""The HTTP server agents talk to: OpenAI's chat completions and responses in, exact token ids into the store."""
 
 from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
 from spangrad.gateway._endpoint_engine import EndpointEngine
 from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._gateway import Gateway
+from spangrad.gateway._response_format import told_messages
 from spangrad.gateway._routes import Route, RouteTable
+from spangrad.gateway._shown_tools import shown_tools
 from spangrad.gateway._state import IdCount
 from spangrad.gateway._token_engine import TokenEngine
 
@@ -22,4 +24,6 @@ __all__ = [
     "RouteTable",
     "SamplingOverride",
     "TokenEngine",
+    "shown_tools",
+    "told_messages",
 ]

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from spangrad.errors import GatewayError
 from spangrad.gateway._engine import EngineError
+from spangrad.gateway._response_memory import ResponseMemory
 
 KEY_PREFIX = "sk-spangrad-"
 
@@ -62,6 +63,8 @@ class Entry:
     answered: int = 0
     call_ids: set[str] = field(default_factory=set)
     """Ids its client gave to calls, so that none is used twice."""
+    responses: ResponseMemory = field(default_factory=ResponseMemory)
+    """What its requests of the Responses API may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and is the reason why."""
     waiting: list[Future[RolloutTally]] = field(default_factory=list)

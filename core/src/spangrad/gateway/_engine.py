@@ -30,7 +30,7 @@ class EngineRequest:
     stream: bool
     """The agent reads the answer as it is made; an engine may still yield it in one piece."""
     body: Mapping[str, Any]
-    """The JSON body as the agent sent it."""
+    """The chat completions body: as the agent sent it, or what its request of the Responses API comes to."""
 
 
 @dataclass(frozen=True, slots=True)

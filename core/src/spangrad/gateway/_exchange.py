@@ -1,4 +1,4 @@
-"""One chat call from its body to its record and its answer."""
+"""One call from its body to its record and its answer, whichever API it came by."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spangrad.gateway._errors import error_body, send_json
 from spangrad.gateway._request import ChatBody, engine_request, read_chat, read_json, sampling_params
 from spangrad.gateway._routes import Route
 from spangrad.gateway._state import CLIENT_GONE, GatewayState, closed_error
-from spangrad.gateway._wire import DONE, Wire, sse
+from spangrad.gateway._wire import Dialect, Question, Wire
 from spangrad.semconv import AGENT_HEADER, CALL_HEADER, REQUEST_HEADER, RETRY_HEADER
 from spangrad.transitions import Call, CallStatus
 
@@ -39,17 +39,18 @@ _STREAM_HEADERS: Final = [
 class _Opened:
     """A request that was understood."""
 
-    chat: ChatBody
+    question: Question
     request: EngineRequest
     route: Route
     wire: Wire
 
 
 class Exchange:
-    """One HTTP attempt of one chat call.
+    """One HTTP attempt of one call.
 
     Args:
         state: the gateway's.
+        dialect: the API the request came by.
         entry: the rollout's attempt; None for an orphan.
         headers: of the request.
         send: the ASGI channel to the agent.
@@ -59,13 +60,17 @@ class Exchange:
     def __init__(
         self,
         state: GatewayState,
+        dialect: Dialect,
+        *,
         entry: Entry | None,
         headers: Mapping[str, str],
         send: Send,
         interrupt: asyncio.Future[EngineError],
     ) -> None:
         self._state = state
+        self._dialect = dialect
         self._entry = entry
+        self._memory = state.orphan_responses if entry is None else entry.responses
         self._headers = headers
         self._send = send
         self._interrupt = interrupt
@@ -93,6 +98,8 @@ class Exchange:
         except EngineError as error:
             _log.error("%s", error)
             failure = failure or error
+        if failure is None and self._opened is not None:
+            self._opened.question.remember(self._call_id, self._answer, self._memory)
         self._state.end(self._entry, self._interrupt)
         await self._finish(failure)
 
@@ -104,7 +111,7 @@ class Exchange:
             async for delta in deltas:
                 self._answer.add(delta)
                 if opened.request.stream:
-                    await self._stream(opened.wire.chunks(delta))
+                    await self._stream(opened.wire.progress(delta))
         choices = self._answer.choices
         if len(choices) < opened.request.choices or any(choice.finish_reason is None for choice in choices):
             raise EngineError(f"The engine {opened.route.engine.name} ended its answer early", status=502)
@@ -117,25 +124,30 @@ class Exchange:
         """
         self._claim_call_id()
         self._body = read_json(data)
-        chat = read_chat(self._body)
+        question, chat = self._read()
         try:
             route = self._state.routes.resolve(chat.model)
         except RouteError as error:
             raise EngineError(error.what, cure=error.cure, status=404, code="model_not_found", param="model") from error
         override = self._entry.sampling if self._entry is not None else SamplingOverride()
         params, limited = sampling_params(chat, override, self._index)
-        wire = Wire(
-            self._call_id,
-            chat.model,
-            self._received_at,
-            logprobs=bool(chat.logprobs),
-            token_ids=bool(chat.return_token_ids),
-        )
-        request = engine_request(chat, self._body, params, limited=limited)
-        self._opened = _Opened(chat, request, route, wire)
+        wire = question.wire(self._call_id, self._received_at, chat, params)
+        self._opened = _Opened(question, engine_request(chat, question.body, params, limited=limited), route, wire)
         if self._entry is not None and self._entry.closed:
             raise closed_error(self._entry)
         return self._opened
+
+    def _read(self) -> tuple[Question, ChatBody]:
+        """The request, and the chat request it comes to."""
+        try:
+            question = self._dialect.read(self._body, self._memory)
+            return question, read_chat(question.body)
+        except EngineError as error:
+            if (
+                self._entry is not None and self._entry.closed
+            ):  # it may refer to what was forgotten when the rollout closed
+                raise closed_error(self._entry) from error
+            raise
 
     def _claim_call_id(self) -> None:
         """Takes the call id the client stamped, if it did."""
@@ -153,13 +165,12 @@ class Exchange:
         seen.add(call_id)
         self._call_id = call_id
 
-    async def _stream(self, chunks: list[dict[str, Any]]) -> None:
-        """Sends chunks; the head goes out with the first, so that what fails before has a proper status."""
+    async def _stream(self, body: bytes) -> None:
+        """Sends a piece of a stream; the head goes out with the first, so that what fails before has a proper status."""
         if not self._streaming:
             self._streaming = True
             headers = [*_STREAM_HEADERS, (b"x-request-id", self._call_id.encode("latin-1"))]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        body = b"".join(map(sse, chunks))
         if body:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -213,15 +224,15 @@ class Exchange:
         if failure is not None and failure.status == CLIENT_GONE:
             return
         if self._streaming:
-            await self._send({"type": "http.response.body", "body": self._last_chunks(failure), "more_body": False})
+            await self._send({"type": "http.response.body", "body": self._last_events(failure), "more_body": False})
         elif failure is not None:
             await send_json(self._send, error_body(failure), self._call_id, failure.status, failure.headers)
         elif self._opened is not None:
             await send_json(self._send, self._opened.wire.whole(self._answer), self._call_id)
 
-    def _last_chunks(self, failure: EngineError | None) -> bytes:
+    def _last_events(self, failure: EngineError | None) -> bytes:
         """What ends a stream."""
-        if failure is not None or self._opened is None:
-            return b"" if failure is None else sse(error_body(failure))
-        chunks = self._opened.wire.endings(self._answer, include_usage=self._opened.chat.include_usage)
-        return b"".join(map(sse, chunks)) + DONE
+        if self._opened is None:
+            return b""
+        wire = self._opened.wire
+        return wire.ending(self._answer) if failure is None else wire.failure(failure)

@@ -30,7 +30,6 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "prediction": (None,),
     "presence_penalty": (None, 0),
     "repetition_penalty": (None, 1),
-    "response_format": (None, {"type": "text"}),
     "structured_outputs": (None,),
     "web_search_options": (None,),
 }
@@ -132,7 +131,7 @@ def read_json(data: bytes) -> dict[str, Any]:
     return body
 
 
-def read_chat(body: dict[str, Any]) -> ChatBody:
+def read_chat(body: Mapping[str, Any]) -> ChatBody:
     """Validates a chat request.
 
     Raises:

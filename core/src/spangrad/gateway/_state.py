@@ -10,6 +10,7 @@ from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._identity import Doorkeeper
+from spangrad.gateway._response_memory import ResponseMemory
 from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
 from spangrad.transitions import Call, CallStatus
@@ -45,6 +46,8 @@ class GatewayState:
     """Per engine name; replaced whole, so that any thread may read it."""
     orphan_ids: set[str] = field(default_factory=set)
     """Call ids that clients gave to calls without a rollout."""
+    orphan_responses: ResponseMemory = field(default_factory=ResponseMemory)
+    """What responses without a rollout may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and says why."""
     idle: asyncio.Event | None = None
@@ -101,6 +104,7 @@ class GatewayState:
         """Closes an attempt: stops what is in flight."""
         entry.closed = True
         entry.call_ids.clear()
+        entry.responses.clear()
         for interrupt in list(entry.running):
             stop(interrupt, closed_error(entry))
         settle(entry)

@@ -12,6 +12,8 @@ from spangrad.errors import BackendError
 from spangrad.gateway._engine import EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._held_text import HeldText
 from spangrad.gateway._request import refuse_unsupported
+from spangrad.gateway._response_format import told_messages
+from spangrad.gateway._shown_tools import shown_tools
 from spangrad.gateway._tool_choice import forced_opening
 
 TOOL_CALL_MARK: Final = "<tool_call>"
@@ -55,7 +57,7 @@ class TokenEngine:
             EngineError: the request cannot be honoured (400), or sampling failed (500).
         """
         refuse_unsupported(request.body)
-        tools = () if request.tool_choice == "none" else request.tools
+        tools = () if request.tool_choice == "none" else shown_tools(request.tools)
         opening = forced_opening(tools, request.tool_choice)
         sample = self._sample_request(request, tools, opening)
         readers = [_ChoiceReader(self._format, tools, self._mark, opening) for _ in range(request.choices)]
@@ -76,8 +78,9 @@ class TokenEngine:
         self, request: EngineRequest, tools: Sequence[Mapping[str, Any]], opening: str
     ) -> SampleRequest:
         """Renders the prompt and fits the answer's limit to the room the model has left."""
+        messages = told_messages(request.messages, request.body.get("response_format"))
         try:
-            prompt_ids = self._format.render(request.messages, tools=tools, opening=opening)
+            prompt_ids = self._format.render(messages, tools=tools, opening=opening)
         except BackendError as error:
             raise EngineError(error.what, cure=error.cure, status=400) from error
         room = self._sampler.context_length - len(prompt_ids)

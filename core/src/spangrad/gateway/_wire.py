@@ -1,108 +1,85 @@
-"""The JSON of OpenAI's chat completions: whole answers, and the chunks of a stream."""
+"""What the two OpenAI APIs have in common: a request that comes to a chat request, and an answer written in the API's own JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from spangrad.gateway._answer import Answer, AnswerChoice
-from spangrad.gateway._engine import EngineDelta
-
-DONE: Final = b"data: [DONE]\n\n"
-
-
-def sse(body: Any) -> bytes:
-    """One server-sent event."""
-    return b"data: " + to_json(body) + b"\n\n"
+from spangrad.backend import SamplingParams
+from spangrad.gateway._answer import Answer
+from spangrad.gateway._engine import EngineDelta, EngineError
+from spangrad.gateway._request import ChatBody
+from spangrad.gateway._response_memory import ResponseMemory
 
 
-class Wire:
-    """Writes one call's answer.
+def sse(body: Any, event: str = "") -> bytes:
+    """One server-sent event.
 
     Args:
-        call_id: of the call; the answer's id is made of it.
-        model: the alias the agent asked for.
-        created: Unix seconds.
-        logprobs: the agent asked for log-probabilities.
-        token_ids: the agent asked for token ids (`return_token_ids`, as vLLM has it).
+        body: its data.
+        event: its name, if it has one.
     """
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + to_json(body) + b"\n\n"
 
-    def __init__(self, call_id: str, model: str, created: float, *, logprobs: bool, token_ids: bool) -> None:
-        self._head = {"id": f"chatcmpl-{call_id}", "created": int(created), "model": model}
-        self._logprobs = logprobs
-        self._token_ids = token_ids
-        self._begun: set[int] = set()
-        """Choices whose role was sent."""
-        self._prompt_sent = False
+
+class Wire(Protocol):
+    """Writes one call's answer as its API has it, whole or as a stream."""
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         """The answer in one piece."""
-        body = {
-            **self._head,
-            "object": "chat.completion",
-            "choices": [self._choice(choice) for choice in answer.choices],
-            "usage": answer.usage(),
-        }
-        if self._token_ids:
-            body["prompt_token_ids"] = answer.prompt_ids
-        return body
+        ...
 
-    def chunks(self, delta: EngineDelta) -> list[dict[str, Any]]:
-        """What a delta adds to a stream while it is sampled: its content. How the choice ends waits for `endings`."""
-        chunks = []
-        if delta.choice not in self._begun:
-            self._begun.add(delta.choice)
-            chunks.append(self._chunk(delta.choice, {"role": "assistant", "content": ""}))
-        if self._token_ids and delta.prompt_ids is not None:
-            chunks[0]["prompt_token_ids"] = delta.prompt_ids
-        content = {"content": delta.text, **delta.extra} if delta.text else dict(delta.extra)
-        ids = delta.token_ids if self._token_ids else None
-        logprobs = delta.logprob_content if self._logprobs else ()
-        if content or ids or logprobs:
-            chunks.append(self._chunk(delta.choice, content, logprobs=logprobs, token_ids=ids))
-        return chunks
+    def progress(self, delta: EngineDelta) -> bytes:
+        """What a delta adds to a stream while it is sampled. How the answer ends waits for `ending`."""
+        ...
 
-    def endings(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
-        """What completes a stream: tool calls and finish reasons, and the usage if it was asked for."""
-        chunks = []
-        for choice in answer.choices:
-            calls = [{**call, "index": i} for i, call in enumerate(choice.tool_calls)]
-            if calls:
-                chunks.append(self._chunk(choice.index, {"tool_calls": calls}))
-            chunks.append(self._chunk(choice.index, {}, finish_reason=choice.finish_reason))
-        if include_usage:
-            chunks = [{**chunk, "usage": None} for chunk in chunks]
-            chunks.append({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": answer.usage()})
-        return chunks
+    def ending(self, answer: Answer) -> bytes:
+        """What completes a stream: everything that says the answer is whole."""
+        ...
 
-    def _choice(self, choice: AnswerChoice) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "index": choice.index,
-            "message": choice.message,
-            "logprobs": {"content": choice.logprob_content, "refusal": None} if self._logprobs else None,
-            "finish_reason": choice.finish_reason,
-        }
-        if self._token_ids:
-            body["token_ids"] = choice.token_ids
-        return body
+    def failure(self, error: EngineError) -> bytes:
+        """What ends a stream that failed after it had begun."""
+        ...
 
-    def _chunk(
-        self,
-        index: int,
-        delta: Mapping[str, Any],
-        *,
-        finish_reason: str | None = None,
-        logprobs: tuple[Mapping[str, Any], ...] = (),
-        token_ids: tuple[int, ...] | None = None,
-    ) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "index": index,
-            "delta": delta,
-            "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
-            "finish_reason": finish_reason,
-        }
-        if token_ids:
-            body["token_ids"] = token_ids
-        return {**self._head, "object": "chat.completion.chunk", "choices": [body]}
+
+class Question(Protocol):
+    """A request that was read."""
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The chat completions request it comes to; the sent one itself where it is one."""
+        ...
+
+    def wire(self, call_id: str, created: float, chat: ChatBody, params: SamplingParams) -> Wire:
+        """What writes its answer.
+
+        Args:
+            call_id: of the call; the answer's id is made of it.
+            created: Unix seconds.
+            chat: `body`, validated.
+            params: with what the answer is really sampled.
+        """
+        ...
+
+    def remember(self, call_id: str, answer: Answer, memory: ResponseMemory) -> None:
+        """Keeps of an answered call what later requests may refer to."""
+        ...
+
+
+class Dialect(Protocol):
+    """One of OpenAI's APIs."""
+
+    def read(self, body: Mapping[str, Any], memory: ResponseMemory) -> Question:
+        """Reads a request.
+
+        Args:
+            body: its JSON.
+            memory: of the caller's earlier responses.
+
+        Raises:
+            EngineError: 400, naming what is wrong.
+        """
+        ...

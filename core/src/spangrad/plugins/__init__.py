@@ -7,6 +7,7 @@ A plug-in is a module named by an entry point of the group `spangrad`; `_hookspe
 """
 
 from spangrad.plugins._hookspecs import hookimpl, hookspec
+from spangrad.plugins._import_watch import on_import
 from spangrad.plugins._plugins import Plugins, load_plugins
 from spangrad.plugins._registry import Integration, Kind, Kinds, Register, Registered
 from spangrad.plugins._report import PluginRow, PluginState
@@ -25,4 +26,5 @@ __all__ = [
     "hookimpl",
     "hookspec",
     "load_plugins",
+    "on_import",
 ]

@@ -52,12 +52,13 @@ def find() -> list[Found]:
 
 
 class Loader:
-    """Loads plug-ins into `kinds`, one by one, and keeps the report."""
+    """Loads plug-ins into `kinds`, one by one, and keeps the report; `quiet` logs no warnings."""
 
-    def __init__(self, kinds: Kinds, selection: Selection) -> None:
+    def __init__(self, kinds: Kinds, selection: Selection, *, quiet: bool = False) -> None:
         self.kinds = kinds
         self.rows: list[PluginRow] = []
         self._selection = selection
+        self._quiet = quiet
         self._manager = pluggy.PluginManager("spangrad")
         self._manager.add_hookspecs(_hookspecs)
 
@@ -140,7 +141,7 @@ class Loader:
     def _report(self, item: Found, state: PluginState, reason: str, cure: str) -> None:
         row = PluginRow(item.entry_point.name, item.distribution, item.version, state, reason, cure)
         self.rows.append(row)
-        if state is not PluginState.BLOCKED:
+        if state is not PluginState.BLOCKED and not self._quiet:
             _log.warning(
                 "The plug-in %r of %s is left out (%s): %s. %s", row.name, row.distribution, state, reason, cure
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spangrad.errors import PluginError
 from spangrad.plugins import _discovery
+from spangrad.plugins._attachment import Attachment
 from spangrad.plugins._own import OWN, pip_line
 from spangrad.plugins._registry import Kinds
 from spangrad.plugins._report import PluginRow, PluginState
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from spangrad.plugins._registry import Integration, Kind
 
 _USABLE = frozenset({PluginState.LOADED, PluginState.BLOCKED})
-
-_log = logging.getLogger("spangrad.plugins")
 
 
 class Plugins:
@@ -56,25 +54,25 @@ class Plugins:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Hooks every integration into its framework for the length of the block.
+        """Hooks every integration into its framework for the length of the block, once the framework is imported.
 
-        One that cannot be hooked in is left out with a logged warning: nobody asked for it by name.
+        Where that is the case already, it is hooked in at once, and else by the import itself, whichever thread it runs in.
+        One whose framework is never imported costs nothing. One that cannot be hooked in is left out with a logged warning:
+        nobody asked for it by name.
 
         Raises:
-            PluginError: under SPANGRAD_STRICT=1, one cannot be hooked in.
+            PluginError: under SPANGRAD_STRICT=1, one cannot be hooked in. Where its framework is imported during the block,
+                this comes out of the import.
         """
         with ExitStack() as stack:
             for row in self.integrations:
-                try:
-                    stack.callback(row.value.attach())
-                except PluginError as error:
-                    if self._strict:
-                        raise
-                    _log.warning("The integration %r is left out: %s", row.name, error)
+                attachment = Attachment(row, strict=self._strict)
+                stack.callback(attachment.end)
+                attachment.begin()
             yield
 
 
-def load_plugins(environ: Mapping[str, str] | None = None) -> Plugins:
+def load_plugins(environ: Mapping[str, str] | None = None, *, builtin: bool = True, quiet: bool = False) -> Plugins:
     """Finds and loads every plug-in, importing only their light registration modules.
 
     A plug-in that is not usable becomes a row of the report and a logged warning; it raises when somebody asks for it
@@ -82,6 +80,8 @@ def load_plugins(environ: Mapping[str, str] | None = None) -> Plugins:
 
     Args:
         environ: where SPANGRAD_PLUGINS, SPANGRAD_DISABLED_PLUGINS and SPANGRAD_STRICT are read; `os.environ` by default.
+        builtin: with what comes with spangrad itself, which needs numpy.
+        quiet: without warnings, where somebody has given them already.
 
     Raises:
         PluginError: two plug-ins claim one name, a hook does not exist or has the wrong arguments, a plug-in named in
@@ -91,8 +91,9 @@ def load_plugins(environ: Mapping[str, str] | None = None) -> Plugins:
     selection = Selection.read(os.environ if environ is None else environ)
     rows: list[PluginRow] = []
     kinds = Kinds(lambda noun, name: _explain_unknown(rows, noun, name))
-    loader = _discovery.Loader(kinds, selection)
-    loader.load_builtin()
+    loader = _discovery.Loader(kinds, selection, quiet=quiet)
+    if builtin:
+        loader.load_builtin()
     loader.load(_discovery.find())
     rows.extend(loader.rows)
     _check_selected(rows, selection)

@@ -11,6 +11,9 @@ class SharedHooks:
 
     A process has one of it for each library that is hooked: the library's classes exist once, so their hooks have one owner.
 
+    Whoever attaches has imported the library before. `apply` and `revert` run under a lock, which a thread that is in the
+    middle of importing the library may be waiting for; an `apply` that waited for that import would wait for ever.
+
     Args:
         apply: hooks in; may raise, and is then undone by `revert`.
         revert: restores everything; must also restore what a half-done `apply` left.
@@ -19,33 +22,35 @@ class SharedHooks:
     def __init__(self, apply: Callable[[], None], revert: Callable[[], None]) -> None:
         self._apply = apply
         self._revert = revert
-        self._lock = threading.Lock()
-        self._count = 0
+        # Entered again by an `apply` that imports something whose import attaches.
+        self._lock = threading.RLock()
+        self._attachments: set[object] = set()
 
     @property
     def attached(self) -> bool:
         """Whether the hooks are in."""
-        return self._count > 0
+        return bool(self._attachments)
 
     def attach(self) -> Callable[[], None]:
         """Counts up; returns the function that takes this one attachment back, once."""
+        attachment = object()
         with self._lock:
-            if self._count == 0:
+            first = not self._attachments
+            self._attachments.add(attachment)
+            if first:
                 try:
                     self._apply()
                 except BaseException:  # whatever it is passes on, but half a hook must not stay
+                    self._attachments.clear()  # those made meanwhile by `apply` itself go with it
                     self._revert()
                     raise
-            self._count += 1
-        pending = [None]
 
         def detach() -> None:
             with self._lock:
-                if not pending:
+                if attachment not in self._attachments:
                     return
-                pending.pop()
-                self._count -= 1
-                if self._count == 0:
+                self._attachments.remove(attachment)
+                if not self._attachments:
                     self._revert()
 
         return detach

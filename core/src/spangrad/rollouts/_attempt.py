@@ -14,9 +14,10 @@ from spangrad.capture import (
     RewardList,
     Rollout,
     RolloutScope,
+    child_environment,
+    end_work,
     flush_spans,
     reward_value,
-    scope_to_environment,
     use_scope,
 )
 from spangrad.errors import RewardError
@@ -87,7 +88,12 @@ class AttemptRunner:
             self.gateway.close_rollout(job.rollout_id, attempt)
 
     async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList) -> _Ending:
-        outcome = await self._run_agent(job, scope)
+        try:
+            outcome = await self._run_agent(job, scope)
+        finally:
+            end_work(
+                scope
+            )  # whatever the agent left open ends with it, and is delivered before the rollout is recorded
         tally = await asyncio.wrap_future(self.gateway.close_rollout(scope.rollout_id, scope.attempt))
         if outcome.timed_out:
             return _Ending(RolloutStatus.TIMED_OUT, f"The agent was still running after {self.timeout:g} seconds")
@@ -122,7 +128,8 @@ class AttemptRunner:
             )
 
     async def _run_command(self, agent: CommandAgent, data: Any, scope: RolloutScope) -> Outcome:
-        environment = scope_to_environment(scope) | without_proxy(scope.gateway_url)
+        # In a thread, because the first time it asks the plug-ins.
+        environment = await asyncio.to_thread(child_environment, scope) | without_proxy(scope.gateway_url)
         try:
             ended = await run_command(agent, data, environment, limit=self.timeout)
         except OSError as error:

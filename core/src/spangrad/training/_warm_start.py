@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spangrad.backend import ChatFormat, UpdateBatch
+from spangrad.gateway import shown_tools
 from spangrad.transitions import Transition, TransitionBatch
 
 
@@ -34,7 +35,7 @@ def demonstrated(
                 policy=policy,
                 policy_version=0,
                 prompt_ids=chat_format.render(
-                    conversation["messages"][:position], tools=conversation.get("tools") or ()
+                    conversation["messages"][:position], tools=shown_tools(conversation.get("tools") or ())
                 ),
                 action_ids=(action := chat_format.render_answer(conversation["messages"][position])),
                 logprobs=(0.0,) * len(action),

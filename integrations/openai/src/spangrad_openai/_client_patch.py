@@ -18,11 +18,11 @@ import openai
 from openai._base_client import AsyncAPIClient, BaseClient, SyncAPIClient
 from openai._models import FinalRequestOptions
 from openai._types import Omit
-from opentelemetry import trace
 
 from spangrad import semconv
-from spangrad.capture import current_scope
+from spangrad.capture import current_scope, current_site
 from spangrad.errors import PluginError
+from spangrad_openai._call import note_answer
 from spangrad_openai._identity import own_headers, own_url
 from spangrad_openai._replacement import Replacement
 
@@ -30,7 +30,6 @@ MARK = "__spangrad__"
 """Set on each of our functions, so that no second copy of this package patches on top."""
 
 _ANSWER_ARGUMENTS = frozenset({"cast_to", "options", "response", "stream", "stream_cls"})
-_LLM_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
 
 
 class ClientPatch:
@@ -108,6 +107,8 @@ class ClientPatch:
         url = own_url(str(client._prepare_url(options.url)), scope)  # noqa: SLF001 - the client's own merging of URLs
         if url is None:
             return options
+        if scope.agent is None and (site := current_site()) is not None:
+            scope = scope.named(site.agent)
         # The client makes the key once per request, before its first attempt, for every method but GET.
         key = options.idempotency_key or f"spangrad-{uuid.uuid4()}"
         headers = options.headers if isinstance(options.headers, dict) else {}
@@ -124,10 +125,12 @@ class ClientPatch:
         headers = response.request.headers
         if not self._active or semconv.CALL_HEADER not in headers:
             return
-        span = trace.get_current_span()
-        if _is_llm_span(span):
-            span.set_attribute(semconv.CALL_ID, headers[semconv.CALL_HEADER])
-            span.set_attribute(semconv.REQUEST_KEY, headers[semconv.REQUEST_HEADER])
+        note_answer(
+            {
+                semconv.CALL_ID: headers[semconv.CALL_HEADER],
+                semconv.REQUEST_KEY: headers[semconv.REQUEST_HEADER],
+            }
+        )
 
 
 def check(owner: type, name: str) -> None:
@@ -157,14 +160,6 @@ def _version_cure() -> str:
     """The pip line for a supported openai, from our own metadata."""
     wanted = next((line for line in requires("spangrad-openai") or () if line.startswith("openai")), "openai")
     return f'pip install "{wanted}", or update spangrad-openai'
-
-
-def _is_llm_span(span: trace.Span) -> bool:
-    """Whether the span stands for one LLM call; an agent's span would stand for many and cannot name one of them."""
-    attributes = getattr(span, "attributes", None)  # only spans of the SDK let theirs be read
-    if not span.is_recording() or attributes is None or getattr(span, "kind", None) is not trace.SpanKind.CLIENT:
-        return False
-    return attributes.get(semconv.OPERATION_NAME) in _LLM_OPERATIONS or "llm.request.type" in attributes
 
 
 def _marked(function: Callable[..., object]) -> Callable[..., object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,7 @@ class OpenAIIntegration:
         Raises:
             PluginError: openai is not installed, or its client does not have the methods that are hooked.
         """
-        hooks = _hooks()
-        hooks.attach()
-        return _once(hooks.detach)
+        return _hooks().attach()
 
     def describe(self) -> Mapping[str, str]:
         """Part -> what is hooked right now: `client`, `spans`, `threads`, and the version of `openai`."""
@@ -39,17 +36,3 @@ def _hooks() -> Hooks:
     from spangrad_openai._hooks import HOOKS  # noqa: PLC0415 - importing this package must not import openai
 
     return HOOKS
-
-
-def _once(action: Callable[[], None]) -> Callable[[], None]:
-    """`action`, but only the first time."""
-    lock = threading.Lock()
-    pending = [action]
-
-    def run() -> None:
-        with lock:
-            todo = pending.pop() if pending else None
-        if todo is not None:
-            todo()
-
-    return run

@@ -2,7 +2,8 @@
 
 That instrumentor wraps methods of openai's resources for the whole process. It is let through only for calls made inside a
 rollout's scope: for all others the method is the original, so a program that merely has spangrad installed keeps its
-return types, its metrics and its headers. Training needs none of these spans; they add structure to what the gateway knows.
+return types, its metrics and its headers. And what lies below the wrapper is called as if it were not there: with the program's
+own span as the current one. Training needs none of these spans; they add structure to what the gateway knows.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import wrapt
 from opentelemetry.metrics import NoOpMeterProvider
 
-from spangrad.capture import current_scope, tracer_provider
+from spangrad.capture import current_scope
+from spangrad_openai._call import as_call, as_the_program
+from spangrad_openai._call_tracer import CallTracerProvider
 from spangrad_openai._replacement import Replacement, undo_around
+from spangrad_openai._workarounds import work_around
 
 _log = logging.getLogger("spangrad.openai")
 
@@ -30,7 +33,7 @@ class SpanPatch:
         self.state = "not attached"
         self._instrumentor: Any = None
         self._replacements: list[Replacement] = []
-        self._settings: tuple[type, Mapping[str, object]] | None = None
+        self._active = False
 
     def apply(self) -> None:
         """Switches it on. Never raises for what is wrong with the instrumentor: calls work and train without spans."""
@@ -42,8 +45,7 @@ class SpanPatch:
     def _apply(self) -> None:
         try:
             from opentelemetry.instrumentation.openai import OpenAIInstrumentor  # noqa: PLC0415 - it may be missing
-            from opentelemetry.instrumentation.openai.shared import chat_wrappers  # noqa: PLC0415
-            from opentelemetry.instrumentation.openai.shared.config import Config  # noqa: PLC0415
+            from opentelemetry.instrumentation.openai.v1 import OpenAIV1Instrumentor  # noqa: PLC0415
         except ImportError as error:
             self._without(f"opentelemetry-instrumentation-openai cannot be imported: {error}")
             return
@@ -51,12 +53,12 @@ class SpanPatch:
         if getattr(OpenAIInstrumentor._instance, "is_instrumented_by_opentelemetry", False):  # noqa: SLF001
             self.state = "left to the program's own instrumentation of openai"
             return
-        self._settings = (Config, {name: value for name, value in vars(Config).items() if not name.startswith("__")})
         before = {id(wrapper) for _, _, wrapper in _wrapped_methods()}
-        # No traceparent in the agent's requests and no metrics in the program's own meters.
-        self._instrumentor = OpenAIInstrumentor(enable_trace_context_propagation=False)
+        # There is one instance of a class, and that is the program's to switch on.
+        self._instrumentor = type("SpangradInstrumentor", (OpenAIV1Instrumentor,), {"_instance": None})()
         try:
-            self._instrumentor.instrument(tracer_provider=tracer_provider(), meter_provider=NoOpMeterProvider())
+            # No metrics in the program's own meters.
+            self._instrumentor.instrument(tracer_provider=CallTracerProvider(), meter_provider=NoOpMeterProvider())
         except Exception as error:  # noqa: BLE001 - an instrumentor that does not fit this openai may raise anything
             self._gate(before)
             self.revert()
@@ -67,20 +69,17 @@ class SpanPatch:
             self.revert()
             self._without("opentelemetry-instrumentation-openai hooked nothing into this openai")
             return
-        self._replace_run_async(chat_wrappers)
+        self._replacements += work_around()
+        self._active = True
         self.state = "recorded"
 
     def revert(self) -> None:
         """Switches it off if `apply` switched it on, and restores what its own uninstrumenting leaves behind."""
+        self._active = False
         if self._instrumentor is not None:
             undo_around(self._replacements, self._uninstrument)
-        if self._settings is not None:
-            config, values = self._settings
-            for name, value in values.items():
-                setattr(config, name, value)
         self._instrumentor = None
         self._replacements = []
-        self._settings = None
         self.state = "not attached"
 
     def _uninstrument(self) -> None:
@@ -92,46 +91,33 @@ class SpanPatch:
         for owner, name, wrapper in list(_wrapped_methods()):
             if id(wrapper) in before:
                 continue
-            original: Any = wrapper
-            while isinstance(original, wrapt.FunctionWrapper) and id(original) not in before:
-                original = original.__wrapped__
+            innermost = wrapper
+            while isinstance(innermost.__wrapped__, wrapt.FunctionWrapper) and id(innermost.__wrapped__) not in before:
+                innermost = innermost.__wrapped__
+            original = innermost.__wrapped__
+            innermost.__wrapped__ = wrapt.FunctionWrapper(original, _below)
             inherited = getattr(original, "__qualname__", "") != f"{owner.__qualname__}.{name}"
-            gate = wrapt.FunctionWrapper(original, _through(wrapper))
+            gate = wrapt.FunctionWrapper(original, self._through(wrapper))
             setattr(owner, name, gate)
             self._replacements.append(Replacement(owner, name, original, gate, inherited=inherited))
 
-    def _replace_run_async(self, chat_wrappers: ModuleType) -> None:
-        """Keeps the instrumentor from running an event loop of its own in each synchronous call.
+    def _through(self, wrapper: Any) -> Callable[..., object]:
+        def gate(
+            original: Callable[..., object], instance: object, args: tuple[object, ...], kwargs: dict[str, object]
+        ) -> object:
+            if not self._active or current_scope() is None:
+                return original(*args, **kwargs)
+            return as_call(wrapper.__get__(instance, type(instance)), *args, **kwargs)
 
-        It does so for one coroutine that never waits, and ending that loop unsets the thread's current one, which programs
-        that call `asyncio.get_event_loop()` notice. Seen in 0.62.4; to be removed when upstream no longer does it.
-        """
-        if "run_async" in vars(chat_wrappers):
-            self._replacements.append(Replacement.make(chat_wrappers, "run_async", _run_at_once))
+        return gate
 
     def _without(self, why: str) -> None:
         self.state = f"not recorded: {why}"
         _log.warning("LLM calls get no spans of their own; training does not need them. %s", why)
 
 
-def _through(wrapper: Any) -> Callable[..., object]:
-    def gate(
-        original: Callable[..., object], instance: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
-        if current_scope() is None:
-            return original(*args, **kwargs)
-        return wrapper.__get__(instance, type(instance))(*args, **kwargs)
-
-    return gate
-
-
-def _run_at_once(coroutine: Coroutine[object, None, object]) -> None:
-    """Runs a coroutine that never waits; one that does after all is dropped where it would wait."""
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return
-    coroutine.close()
+def _below(original: Callable[..., object], _: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    return as_the_program(original, *args, **kwargs)
 
 
 def _wrapped_methods() -> Iterator[tuple[type, str, Any]]:

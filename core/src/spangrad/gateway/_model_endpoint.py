@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`."""
+"""The requests that call a model."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from spangrad.gateway._errors import error_body, send_json
 from spangrad.gateway._exchange import Exchange
 from spangrad.gateway._identity import read_headers
 from spangrad.gateway._state import CLIENT_GONE, GatewayState, stop
+from spangrad.gateway._wire import Dialect
 
 _LARGEST_BODY: Final = 64 * 1024 * 1024
 """Bytes; a conversation with images in it may be large."""
 
 
-class ChatEndpoint:
-    """The ASGI application behind the chat routes.
+class ModelEndpoint:
+    """The ASGI application behind the routes of one of OpenAI's APIs.
 
     Args:
         state: the gateway's.
+        dialect: the API.
     """
 
-    def __init__(self, state: GatewayState) -> None:
+    def __init__(self, state: GatewayState, dialect: Dialect) -> None:
         self._state = state
+        self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -40,7 +43,10 @@ class ChatEndpoint:
         interrupt = self._state.begin(caller.entry)
         watch = asyncio.create_task(_watch(receive, interrupt))
         try:
-            await Exchange(self._state, caller.entry, headers, send, interrupt).run(data)
+            exchange = Exchange(
+                self._state, self._dialect, entry=caller.entry, headers=headers, send=send, interrupt=interrupt
+            )
+            await exchange.run(data)
         finally:
             watch.cancel()
             self._state.end(caller.entry, interrupt)

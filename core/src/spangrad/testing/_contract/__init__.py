@@ -1,0 +1,1 @@
+"""The parts of the contract suite. Importing anything below here needs pytest."""
