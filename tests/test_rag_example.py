@@ -244,15 +244,19 @@ async def test_the_agents_prompts_are_those_of_the_demonstrations(example: Simpl
     assert [call.agent for call in calls] == ["researcher"] * 2
 
 
-async def test_an_agent_that_never_stops_searching_earns_nothing_and_is_no_failure(
-    example: SimpleNamespace, tmp_path: Path
+@pytest.mark.parametrize(
+    ("said", "calls_made"),
+    [('<tool_call>{"name": "search", "arguments": {"query": "Ada"}}</tool_call>', 4), ("and " * 200, 1)],
+    ids=["searching", "talking"],
+)
+async def test_an_agent_that_never_stops_earns_nothing_and_is_no_failure(
+    example: SimpleNamespace, tmp_path: Path, said: str, calls_made: int
 ) -> None:
     example.agent.MAX_TOKENS = 200
     task = {"question": "Where was Ada Adler born?", "answers": ["Oslo"]}
-    call = '<tool_call>{"name": "search", "arguments": {"query": "Ada"}}</tool_call>'
 
     store = open_store(tmp_path / "store.db")
-    engine = TokenEngine(ScriptedSampler(lambda _: call), ByteChatFormat(), "scripted")
+    engine = TokenEngine(ScriptedSampler(lambda _: said), ByteChatFormat(), "scripted")
     with Gateway(store, [Route("policy", engine, "policy")]) as gateway, load_plugins().attached():
         runner = Runner(load_agent(closing(example), tmp_path), None, gateway, store, concurrency=1, timeout=30)
         (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", task), "train", 1)])
@@ -260,4 +264,4 @@ async def test_an_agent_that_never_stops_searching_earns_nothing_and_is_no_failu
     store.close()
 
     assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 0.0)
-    assert len(calls) == example.agent.TURNS
+    assert len(calls) == calls_made

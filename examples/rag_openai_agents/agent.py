@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import retrieval
-from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelSettings, Runner
+from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelBehaviorError, ModelSettings, Runner
 from agents.tool_context import ToolContext
 
 INSTRUCTIONS = "Search, then say <answer>...</answer>."
@@ -47,8 +47,11 @@ async def solve(task: Mapping[str, Any]) -> dict[str, Any]:
     """Answers the task's question: {"said": the last thing the agent said, "searches": how often it searched}."""
     try:
         result = await Runner.run(researcher(), task["question"], max_turns=TURNS)
-    except MaxTurnsExceeded:  # it went on searching: no answer, and no fault of the program
-        return {"said": "", "searches": TURNS}
+    except (
+        MaxTurnsExceeded,
+        ModelBehaviorError,
+    ):  # it went on searching or talking: no answer, and no fault of the program
+        return {"said": "", "searches": 0}
     searches = sum(item.type == "tool_call_item" for item in result.new_items)
     return {"said": str(result.final_output), "searches": searches}
 
