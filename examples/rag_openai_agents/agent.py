@@ -6,6 +6,7 @@ Nothing here knows spangrad.
 from __future__ import annotations
 
 import json
+import os
 import re
 import string
 from collections import Counter
@@ -22,7 +23,7 @@ SEARCH = "search"
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 TURNS = 4
 """Model calls of a rollout at most."""
-MAX_TOKENS = 48
+MAX_TOKENS = int(os.environ.get("MAX_TOKENS", "48"))
 
 
 async def search(context: ToolContext[Any], arguments: str) -> str:

@@ -6,6 +6,7 @@ Nothing here knows spangrad: the nodes of the graph are the agents, and their na
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -17,9 +18,9 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-REWRITES = 1
+REWRITES = int(os.environ.get("REWRITES", "1"))
 """How often a query may be written anew."""
-MAX_TOKENS = 40
+MAX_TOKENS = int(os.environ.get("MAX_TOKENS", "40"))
 
 Messages = list[tuple[str, str]]
 
