@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
@@ -104,6 +105,7 @@ def test_a_wrapper_that_somebody_put_on_top_stays_and_ours_beneath_does_nothing(
     detach = AutoGenIntegration().attach()
     ours = vars(BaseTool)["run_json"]
 
+    @functools.wraps(ours)
     async def theirs(tool: Any, args: Any, cancellation_token: Any, call_id: str | None = None) -> Any:
         return await ours(tool, args, cancellation_token, call_id)
 

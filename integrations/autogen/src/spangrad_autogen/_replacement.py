@@ -24,12 +24,19 @@ class _Replaced:
         """
         there = vars(self.owner).get(self.name)
         if there is not self.installed:
-            return there is self.original
+            return not self._beneath(there)
         if self.original is None:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, self.original)
         return True
+
+    def _beneath(self, there: object) -> bool:
+        """Whether ours lies somewhere beneath a wrapper."""
+        ours = getattr(self.installed, "__func__", self.installed)
+        while there is not None and there is not ours and there is not self.installed:
+            there = getattr(there, "__wrapped__", None)
+        return there is not None
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,9 +48,18 @@ class Stage:
     store: Store
     endpoint: ContractEndpoint
     delivered: list[ReadableSpan] = field(default_factory=list)
-    """Spans of all rollouts, and of none."""
+    """Spans of all its rollouts, and of none."""
     script: Script = echo
     """What the policy's model says."""
+    task_id: str = field(default_factory=lambda: f"task-{uuid.uuid4()}")
+    """Of all its rollouts, and of no other stage's."""
+
+    def take(self, spans: Sequence[ReadableSpan]) -> None:
+        """Keeps spans that were delivered, but not those of an earlier test's: a stream that nobody read to its end may end its
+        span when the garbage collector finds it.
+        """
+        own = {None, self.task_id}
+        self.delivered.extend(span for span in spans if (span.attributes or {}).get(semconv.TASK_ID) in own)
 
     def answers(self, texts: Sequence[str] | Script) -> None:
         """What the policy's model says from now on: one text a call, or a script."""
@@ -63,7 +73,7 @@ class Stage:
         """A new rollout's scope."""
         access = self.gateway.open_rollout(rollout_id, ATTEMPT)
         url = self.gateway.base_url
-        return RolloutScope(rollout_id, ATTEMPT, "task", access.base_url, access.api_key, gateway_url=url)
+        return RolloutScope(rollout_id, ATTEMPT, self.task_id, access.base_url, access.api_key, gateway_url=url)
 
     @asynccontextmanager
     async def rollout(self, rollout_id: str = "rollout", *, agent: str | None = None) -> AsyncIterator[RolloutScope]:
@@ -94,7 +104,7 @@ class Stage:
         """What the rollout's calls amount to, with a reward of 1."""
         times = {"started_at": 0.0, "finished_at": 1.0}
         record = RolloutRecord(
-            rollout_id, ATTEMPT, "task", "group", "train", 1, RolloutStatus.SUCCEEDED, "", "", **times
+            rollout_id, ATTEMPT, self.task_id, "group", "train", 1, RolloutStatus.SUCCEEDED, "", "", **times
         )
         reward = RewardRecord(rollout_id, ATTEMPT, None, "reward", 1.0, "scope", at=1.0)
         return extract(record, self.calls(rollout_id), [reward])
@@ -130,7 +140,7 @@ async def open_stage(folder: Path, engine: Engine | None = None) -> AsyncIterato
     try:
         with Gateway(store, [Route("policy", policy, policy="policy"), Route("judge", judge)]) as gateway:
             stage = Stage(gateway, store, ContractEndpoint(f"{gateway.base_url}/v1", "not-a-rollouts-key"))
-            with deliver_spans(stage.delivered.extend):
+            with deliver_spans(stage.take):
                 try:
                     yield stage
                 finally:
