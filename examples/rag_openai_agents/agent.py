@@ -18,7 +18,7 @@ import retrieval
 from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelBehaviorError, ModelSettings, Runner
 from agents.tool_context import ToolContext
 
-INSTRUCTIONS = "Search, then say <answer>...</answer>."
+INSTRUCTIONS = "Search, then answer in answer tags."
 SEARCH = "search"
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 TURNS = 4
