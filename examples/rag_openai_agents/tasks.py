@@ -1,6 +1,6 @@
 """Questions about the invented people, and the worked examples the warm start imitates.
 
-Training asks four kinds of question in four phrasings each; the demonstrations show one phrasing of each kind. One held-out set asks
+Training asks four kinds of question in four phrasings each; the demonstrations show two phrasings of each kind. One held-out set asks
 about people training never asks about, the other does so in phrasings it never uses either. In most phrasings the passage says
 it in other words than the question, so that a good query has to be learnt.
 """
@@ -36,7 +36,7 @@ class Kind:
     query: str
     """A query that finds it; shown in the demonstrations only."""
     phrasings: tuple[str, ...]
-    """Trained on; the demonstrations show the first."""
+    """Trained on; the demonstrations show the first two."""
     unseen: tuple[str, ...]
     """Asked only in the second held-out set."""
 
@@ -108,17 +108,17 @@ def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
     """Worked conversations for the warm start, in OpenAI's fine-tuning format."""
     rng = random.Random(f"shown {seed}")
     people = corpus.people()[:-HELDOUT]
-    return [worked(KINDS[number % len(KINDS)], rng.choice(people)) for number in range(count)]
+    return [worked(KINDS[number % len(KINDS)], rng.choice(people), rng.randrange(2)) for number in range(count)]
 
 
-def worked(kind: Kind, person: Person) -> dict[str, Any]:
+def worked(kind: Kind, person: Person, phrasing: int = 0) -> dict[str, Any]:
     """The whole conversation of an agent that searches once, finds the passage, and answers."""
     arguments = json.dumps({"query": kind.query.format(name=person.name)})
     function = {"name": agent.SEARCH, "arguments": arguments}
     return {
         "messages": [
             {"role": "system", "content": agent.INSTRUCTIONS},
-            {"role": "user", "content": kind.phrasings[0].format(name=person.name)},
+            {"role": "user", "content": kind.phrasings[phrasing].format(name=person.name)},
             {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
             {"role": "tool", "tool_call_id": "call_0", "content": person.facts[kind.fact]},
             {"role": "assistant", "content": f"<answer>{getattr(person, kind.fact)}</answer>"},
