@@ -1,11 +1,9 @@
-"""All integrations in one process: each keeps its contract beside the others, and agents of one run inside tools of another."""
+"""All integrations in one process: agents of one framework run inside tools of another, and side by side."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,76 +14,20 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.messages import TextMessage
 from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from integrations.autogen.tests.test_autogen_contract import TestAutoGenContract as AutoGenContract
-from integrations.langchain.tests.test_langchain_contract import TestLangChainContract as LangChainContract
-from integrations.openai.tests.test_openai_contract import TestOpenAIContract as OpenAIContract
-from integrations.openai_agents.tests.test_openai_agents_contract import TestOpenAIAgentsContract as AgentsContract
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 
-from spangrad.plugins import Integration, PluginState, load_plugins
-from spangrad.testing import ContractEndpoint, IntegrationContract, ScriptedPrompt, tool_call_text
+from spangrad.plugins import load_plugins
+from spangrad.testing import ContractEndpoint, ScriptedPrompt, tool_call_text
 from spangrad.testing._contract._checks import check_transitions
 from spangrad.testing._contract._expect import same
-from spangrad.testing._contract._places import differences, places
 from spangrad.testing._contract._span_tree import plain
 from spangrad.testing._contract._stage import Stage, open_stage
 
-NAMES = ("autogen", "langchain", "openai", "openai-agents")
-KEPT = (
-    "test_each_structure_is_recorded_as_it_ran",
-    "test_the_reference_conversation_gives_the_reference_transitions",
-    "test_rollouts_in_an_executor_own_their_calls",
-    "test_detaching_after_work_restores_every_attribute",
-)
-"""What is run again with all integrations attached; the rest of each contract is that integration's own affair."""
-PACKAGES = (
-    "agents",
-    "autogen_agentchat",
-    "autogen_core",
-    "autogen_ext",
-    "langchain",
-    "langchain_core",
-    "openai",
-    "threading",
-)
 QUESTION = "What is it like?"
-
-
-def integrations() -> list[Integration]:
-    """All that are installed, by name."""
-    return [row.value for row in load_plugins().integrations]
-
-
-class Everything:
-    """All integrations as one."""
-
-    framework = "openai"
-
-    def attach(self) -> Callable[[], None]:
-        stack = ExitStack()
-        for integration in integrations():
-            stack.callback(integration.attach())
-        return stack.close
-
-    def describe(self) -> Mapping[str, str]:
-        return {key: value for integration in integrations() for key, value in integration.describe().items()}
-
-
-def among_all(contract: type[IntegrationContract]) -> type[IntegrationContract]:
-    """Some of the contract's tests, with all integrations attached."""
-    others = [name for name in dir(contract) if name.startswith("test_") and name not in KEPT]
-    own: dict[str, Any] = {"integration": lambda _: Everything(), "packages": PACKAGES, "__module__": __name__}
-    return type(f"Test{contract.__name__}AmongAll", (contract,), own | dict.fromkeys(others))
-
-
-TestAutoGenAmongAll = among_all(AutoGenContract)
-TestLangChainAmongAll = among_all(LangChainContract)
-TestOpenAIAmongAll = among_all(OpenAIContract)
-TestOpenAIAgentsAmongAll = among_all(AgentsContract)
 
 
 @pytest.fixture
@@ -306,37 +248,3 @@ async def test_an_agent_asked_after_anothers_tool_call_is_below_its_own_work(sta
 def first_word(prompt: ScriptedPrompt) -> str:
     """Of what the user said."""
     return prompt.last.split()[0]
-
-
-# attaching
-
-
-def test_every_integration_is_loaded() -> None:
-    plugins = load_plugins()
-    assert set(NAMES) <= set(plugins.integrations.names())
-    states = {row.name: row.state for row in plugins.report}
-    assert {name: states[name] for name in NAMES} == dict.fromkeys(NAMES, PluginState.LOADED)
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5], ids=str)
-def test_integrations_may_be_detached_in_any_order(order: tuple[int, ...]) -> None:
-    Everything().attach()()  # what attaching imports is there from now on
-    before = places(PACKAGES)
-    with ExitStack() as left:
-        ends = [left.callback(integration.attach()) for integration in integrations()]
-        assert differences(before, places(PACKAGES)) != []
-        for number in order:
-            ends[number]()
-        assert differences(before, places(PACKAGES)) == []
-
-
-def test_what_stays_attached_keeps_working_when_the_others_go() -> None:
-    everyone = integrations()
-    for staying in everyone:
-        with ExitStack() as stack:
-            stack.callback(staying.attach())
-            alone = dict(staying.describe())
-            for other in everyone:
-                if other is not staying:
-                    other.attach()()
-            assert dict(staying.describe()) == alone

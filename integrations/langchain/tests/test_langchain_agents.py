@@ -362,3 +362,42 @@ async def test_configuration_passed_on_by_hand_is_followed(stage: Stage) -> None
         await graph_of({"writer": node}).ainvoke(hello())
 
     assert stage.tree() == ["invoke_node writer", "  call writer"]
+
+
+def test_a_thread_of_a_nodes_own_is_placed_by_the_nodes_configuration(stage: Stage) -> None:
+    def node(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        thread = threading.Thread(target=stage.model().invoke, args=(state["messages"], config))
+        thread.start()
+        thread.join()
+        return {}
+
+    with stage.rollout():
+        graph_of({"writer": node}).invoke(hello())
+
+    assert stage.trained() == ["writer"]
+    assert stage.tree() == ["invoke_node writer", "  call writer"]
+
+
+@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+def test_the_older_prebuilt_agent_is_named_as_it_is(stage: Stage) -> None:
+    from langgraph.prebuilt import create_react_agent  # noqa: PLC0415 - using it warns; importing it may some day
+
+    @tool
+    def double(number: int) -> int:
+        """Doubles."""
+        return 2 * number
+
+    stage.answers(tool_call("double", number=2), "4")
+    with stage.rollout():
+        create_react_agent(stage.model(), [double], name="solver").invoke(hello())
+
+    assert stage.trained() == ["solver", "solver"]
+    assert stage.tree() == [
+        "invoke_agent solver",
+        "  invoke_node agent",
+        "    call solver",
+        "  invoke_node tools",
+        "    execute_tool double",
+        "  invoke_node agent",
+        "    call solver",
+    ]

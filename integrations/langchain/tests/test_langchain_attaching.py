@@ -262,6 +262,28 @@ print(CallbackManager.configure().handlers)
     assert (ran.stdout.splitlines(), ran.returncode) == (["['RunEvents']", "[]"], 0), ran.stderr
 
 
+def test_langchain_core_alone_is_enough() -> None:
+    script = """
+import sys
+for missing in ("langgraph", "langchain", "langchain_openai"):
+    sys.modules[missing] = None
+from langchain_core.language_models import FakeListChatModel
+from spangrad.capture import RolloutScope, deliver_spans, flush_spans, use_scope
+from spangrad_langchain import LangChainIntegration
+integration = LangChainIntegration()
+detach = integration.attach()
+spans = []
+with deliver_spans(spans.extend), use_scope(RolloutScope("rollout", 1, "task", "http://127.0.0.1:9/v1", "key")):
+    model = FakeListChatModel(responses=["hello"]).with_config(run_name="poet", metadata={"lc_agent_name": "poet"})
+    print(model.invoke("hi").content)
+    flush_spans()
+detach()
+print([span.name for span in spans])
+"""
+    ran = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert (ran.stdout.splitlines(), ran.returncode) == (["hello", "['invoke_agent poet']"], 0), ran.stderr
+
+
 @pytest.mark.usefixtures("attached")
 def test_langchain_logs_no_trouble_with_the_handler(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with stage.rollout(), caplog.at_level(logging.WARNING):

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, ClassVar, TypedDict
 
+import pytest
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain.tools import tool
@@ -25,6 +26,9 @@ from pydantic import BaseModel
 from spangrad.plugins import Integration
 from spangrad.testing import ContractEndpoint, IntegrationContract, ReferenceRun, Structure, tool_call_text
 from spangrad_langchain import LangChainIntegration
+
+# langchain-openai's own, where the model's answer has a schema.
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 
 
 class Answer(BaseModel):
@@ -85,7 +89,6 @@ class TestLangChainContract(IntegrationContract):
     """Solvers are agents made by `create_agent`."""
 
     packages = (
-        "langchain",
         "langchain_core",
         "langchain_openai",
         "openai",
@@ -293,7 +296,11 @@ class TestLangChainContract(IntegrationContract):
         return str(await both.ainvoke({"question": question}))
 
     async def cached_solver(self, endpoint: ContractEndpoint) -> Any:
-        return create_agent(model(endpoint, cache=InMemoryCache()), tools=[], name="solver")
+        # Not `create_agent`: in some versions of LangChain the ids of messages, which it makes, are part of the cache's key.
+        builder = StateGraph(MessagesState)
+        builder.add_node("solver", asking(model(endpoint, cache=InMemoryCache())))
+        builder.add_edge(START, "solver")
+        return builder.compile()
 
     async def judged(self, endpoint: ContractEndpoint, question: str) -> str:
         judge = model(endpoint, model=endpoint.judge)

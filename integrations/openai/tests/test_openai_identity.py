@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import pytest
 
 from spangrad.capture import RolloutScope
@@ -10,9 +12,15 @@ from spangrad_openai._identity import own_headers, own_url
 OWN = "http://127.0.0.1:8000/rollouts/train-1/attempts/2/v1"
 
 
-def scope(*, gateway_url: str = "http://127.0.0.1:8000", base_url: str = OWN, agent: str | None = None) -> RolloutScope:
+def scope(
+    *,
+    gateway_url: str = "http://127.0.0.1:8000",
+    base_url: str = OWN,
+    agent: str | None = None,
+    rollout_id: str = "train-1",
+) -> RolloutScope:
     return RolloutScope(
-        rollout_id="train-1",
+        rollout_id=rollout_id,
         attempt=2,
         task_id="task",
         base_url=base_url,
@@ -97,12 +105,30 @@ def test_the_scopes_agent_is_named_unless_the_request_names_one() -> None:
     assert "x-spangrad-agent" not in renamed
 
 
-@pytest.mark.parametrize("name", ["löser", "two\nlines", " padded"])
-def test_a_name_that_no_header_can_carry_is_left_out(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("writer", "writer"),
+        ("löser", "l%C3%B6ser"),
+        ("two\nlines", "two%0Alines"),
+        (" padded", "%20padded"),
+        ("100%", "100%25"),
+        ("a/b:c", "a/b:c"),
+    ],
+)
+def test_the_agents_name_is_percent_encoded_where_a_header_cannot_carry_it(name: str, sent: str) -> None:
     headers = own_headers({}, scope(agent=name), call_id="c", request_key="r")
 
-    assert "x-spangrad-agent" not in headers
-    assert headers["x-spangrad-rollout"] == "train-1"
+    assert headers["x-spangrad-agent"] == sent
+    assert unquote(sent) == name
+
+
+@pytest.mark.parametrize("rollout_id", ["löser", "two\nlines", " padded"])
+def test_a_rollouts_name_that_no_header_can_carry_is_left_to_the_url(rollout_id: str) -> None:
+    headers = own_headers({}, scope(rollout_id=rollout_id), call_id="c", request_key="r")
+
+    assert "x-spangrad-rollout" not in headers
+    assert headers["Authorization"].startswith("Bearer ")
 
 
 def test_the_given_headers_are_not_changed() -> None:

@@ -81,6 +81,6 @@ def _as_plugin_error(name: str, error: Exception) -> PluginError:
     if isinstance(error, PluginError):
         return error
     return PluginError(
-        f"The integration {name!r} failed to attach: {type(error).__name__}: {error}",
+        f"Attaching the integration {name!r} raised {type(error).__name__}: {error}",
         cure="Update the plug-in that brings it",
     )

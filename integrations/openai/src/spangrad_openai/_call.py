@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,10 +37,15 @@ def current_call() -> Call | None:
 
 
 def as_call(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Calls the function, which may be a coroutine's, as one `Call`."""
+    """Calls the function as one `Call`."""
     with _call_under_way():
-        result = function(*args, **kwargs)
-    return _awaited(_call_under_way, result) if iscoroutine(result) else result
+        return function(*args, **kwargs)
+
+
+async def as_async_call(function: Callable[..., Awaitable[object]], *args: object, **kwargs: object) -> object:
+    """Calls the coroutine's function as one `Call`, when this is awaited and not before."""
+    with _call_under_way():
+        return await function(*args, **kwargs)
 
 
 def as_the_program(function: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -57,7 +62,7 @@ def as_the_program(function: Callable[..., object], *args: object, **kwargs: obj
 
     with place():
         result = function(*args, **kwargs)
-    return _awaited(place, result) if iscoroutine(result) else result
+    return _awaited_in(place, result) if iscoroutine(result) else result
 
 
 def note_answer(attributes: dict[str, str]) -> None:
@@ -78,7 +83,9 @@ def _is_llm_span(span: trace.Span) -> bool:
     return attributes.get(semconv.OPERATION_NAME) in _LLM_OPERATIONS or "llm.request.type" in attributes
 
 
-async def _awaited(place: Callable[[], AbstractContextManager[None]], coroutine: Coroutine[Any, Any, object]) -> object:
+async def _awaited_in(
+    place: Callable[[], AbstractContextManager[None]], coroutine: Coroutine[Any, Any, object]
+) -> object:
     with place():
         return await coroutine
 

@@ -8,6 +8,7 @@ own span as the current one. Training needs none of these spans; they add struct
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import warnings
@@ -18,7 +19,7 @@ import wrapt
 from opentelemetry.metrics import NoOpMeterProvider
 
 from spangrad.capture import current_scope
-from spangrad_openai._call import as_call, as_the_program
+from spangrad_openai._call import as_async_call, as_call, as_the_program
 from spangrad_openai._call_tracer import CallTracerProvider
 from spangrad_openai._replacement import Replacement, undo_around
 from spangrad_openai._workarounds import work_around
@@ -97,17 +98,19 @@ class SpanPatch:
             original = innermost.__wrapped__
             innermost.__wrapped__ = wrapt.FunctionWrapper(original, _below)
             inherited = getattr(original, "__qualname__", "") != f"{owner.__qualname__}.{name}"
-            gate = wrapt.FunctionWrapper(original, self._through(wrapper))
+            gate = wrapt.FunctionWrapper(original, self._through(wrapper, original))
             setattr(owner, name, gate)
             self._replacements.append(Replacement(owner, name, original, gate, inherited=inherited))
 
-    def _through(self, wrapper: Any) -> Callable[..., object]:
+    def _through(self, wrapper: Any, original: Any) -> Callable[..., object]:
+        call = as_async_call if inspect.iscoroutinefunction(inspect.unwrap(original)) else as_call
+
         def gate(
             original: Callable[..., object], instance: object, args: tuple[object, ...], kwargs: dict[str, object]
         ) -> object:
             if not self._active or current_scope() is None:
                 return original(*args, **kwargs)
-            return as_call(wrapper.__get__(instance, type(instance)), *args, **kwargs)
+            return call(wrapper.__get__(instance, type(instance)), *args, **kwargs)
 
         return gate
 

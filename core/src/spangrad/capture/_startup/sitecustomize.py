@@ -54,8 +54,13 @@ def _join_from_import(_: object) -> None:
             raise
 
 
+_complained: "list[bool]" = []
+
+
 def _complain(error: Exception) -> None:
-    if sys.stderr is not None:
+    """One line, however many imports lead to the same trouble."""
+    if sys.stderr is not None and not _complained:
+        _complained.append(True)
         sys.stderr.write("spangrad: this process is not attached: %s\n" % " ".join(str(error).split()))  # noqa: UP031 - as above
         sys.stderr.flush()
 
