@@ -263,3 +263,28 @@ with load_plugins({}).attached():
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 
     assert done.stdout == "[]\n"
+
+
+class TakesItsValue(Recorded):
+    def attach(self) -> Callable[[], None]:
+        exec(f"from {self.framework} import value")  # noqa: S102 - which fails while the module is half there
+        return super().attach()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_framework_that_is_only_half_there_is_attached_as_soon_as_it_is_whole(
+    frameworks: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    events: list[str] = []
+    late = frameworks("late", "import sys\nsys.begin_of_this_test()\nvalue = 1\n")
+    block = plugins(TakesItsValue("late", events, late), strict=strict).attached()
+    monkeypatch.setattr(sys, "begin_of_this_test", block.__enter__, raising=False)
+
+    importlib.import_module(late)
+    for thread in threading.enumerate():
+        if thread.name == "spangrad-attach":
+            thread.join(10)
+    block.__exit__(None, None, None)
+
+    assert events == ["attach late", "detach late"]
+    assert caplog.records == []

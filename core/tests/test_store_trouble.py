@@ -150,6 +150,34 @@ def test_a_read_only_file_cannot_be_written_but_looked_at(open_folder: Path) -> 
     assert "chmod u+w" in caught.value.cure
 
 
+def test_a_store_in_a_read_only_folder_can_be_looked_at(open_folder: Path) -> None:
+    path = open_folder / "a folder" / "spangrad 100%?.db"
+    make(path, a=1)
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    with without_privileges(), closing(open_store(path, create=False)) as store:
+        assert store.note("a") == 1
+        assert store.counts()["notes"] == 1
+        with pytest.raises(StoreError, match="Cannot save the note 'b'"):
+            store.set_note("b", 2)
+    path.parent.chmod(0o777)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_read_only_folder_whose_last_writes_cannot_be_read_is_said_so(open_folder: Path) -> None:
+    path = open_folder / "spangrad.db"
+    with closing(open_store(path)) as store:
+        store.set_note("a", 1)
+        killed = {name: (open_folder / name).read_bytes() for name in ("spangrad.db", "spangrad.db-wal")}
+    for name, content in killed.items():
+        (open_folder / name).write_bytes(content)
+        (open_folder / name).chmod(0o444)
+    open_folder.chmod(0o555)
+    with without_privileges(), pytest.raises(StoreError, match=r"is in .*spangrad\.db-wal") as caught:
+        open_store(path, create=False)
+    assert f"Copy {open_folder}" in caught.value.cure
+
+
 def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("I am prose. " * 100)

@@ -151,6 +151,14 @@ def test_a_model_folder_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("training.learning_rate=nan", "training.learning_rate"),
         ("seed=-1", "seed"),
         ("name=a/b", "name"),
+        ("name=.", "name"),
+        ("name=..", "name"),
+        (f"name={'n' * 201}", "name"),
+        ("policy.endpoint=not a url", "policy.endpoint"),
+        ("policy.endpoint=localhost:8000/v1", "policy.endpoint"),
+        ("policy.endpoint=ftp://host/v1", "policy.endpoint"),
+        ("policy.endpoint=http://", "policy.endpoint"),
+        ("policy.endpoint=http://host:port/v1", "policy.endpoint"),
         ("training.steps=true", "training.steps"),
     ],
 )
@@ -158,3 +166,50 @@ def test_values_out_of_range_are_refused(config_file: Path, setting: str, key: s
     (problem,) = problems_of(config_file, setting)
 
     assert f": {key}: " in problem
+
+
+@pytest.mark.parametrize("value", ["abc", "-3", "2=3", "[1"])
+def test_a_wrong_override_is_blamed_and_not_the_file(config_file: Path, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(config_file, [f"training.steps={value}"])
+
+    head, problem = str(caught.value).splitlines()
+    assert head == "1 problem in the command:"
+    assert problem.startswith(f"  --set training.steps={value}: training.steps: Input should be")
+
+
+def test_an_override_that_contradicts_the_file_is_named_beside_it(config_file: Path) -> None:
+    assert problems_of(config_file, "agent.command=python agent.py") == [
+        "train.toml, line 4 with --set agent.command=python agent.py: agent: "
+        'give either run = "module:function" or command = "..."',
+    ]
+
+
+def test_problems_of_the_file_and_of_overrides_are_listed_together(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(GOOD.replace("seed = 3", "sed = 3"))
+
+    assert problems_of(path, "training.stps=3") == [
+        "--set training.stps=3: training.stps: unknown key (did you mean steps?)",
+        "train.toml, line 2: sed: unknown key (did you mean seed?)",
+    ]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://models.example/v1", "http://[::1]:80/v1"])
+def test_an_endpoint_is_a_web_address(config_file: Path, url: str) -> None:
+    assert load_config(config_file, [f"policy.endpoint={url}"]).config.policy.endpoint == url
+
+
+def test_a_file_nested_too_deeply_is_said_so(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(f"x = {'[' * 5000}{']' * 5000}\n")
+
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load_config(path)
+
+
+def test_characters_that_only_python_takes_for_line_ends_do_not_shift_lines(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(GOOD.replace('name = "demo"', 'name = "demo"  # a\u2028b\u0085c').replace("seed = 3", "sed = 3"))
+
+    assert problems_of(path) == ["train.toml, line 2: sed: unknown key (did you mean seed?)"]

@@ -378,7 +378,7 @@ def test_a_thread_of_a_nodes_own_is_placed_by_the_nodes_configuration(stage: Sta
     assert stage.tree() == ["invoke_node writer", "  call writer"]
 
 
-@pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
+@pytest.mark.filterwarnings("ignore:.* has been moved to .langchain.agents")
 def test_the_older_prebuilt_agent_is_named_as_it_is(stage: Stage) -> None:
     from langgraph.prebuilt import create_react_agent  # noqa: PLC0415 - using it warns; importing it may some day
 

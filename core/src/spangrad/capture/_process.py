@@ -7,6 +7,7 @@ or as a child of `multiprocessing`. What ends a process at once (`os._exit`, a s
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import threading
@@ -121,6 +122,7 @@ def join_process(scope: RolloutScope) -> None:
             os.register_at_fork(after_in_child=rollout.forked)
         atexit.register(rollout.finish)
         on_import("multiprocessing.util", _finish_children)
+        on_import("openai", _import_http_client)
     rollout.attach()
 
 
@@ -142,6 +144,11 @@ def complain(text: str) -> None:
     if sys.stderr is not None:  # a program without a console has none
         sys.stderr.write(f"spangrad: {' '.join(text.split())}\n")
         sys.stderr.flush()
+
+
+def _import_http_client() -> None:
+    """Imports what spans are sent with before the program goes on: openai 3 trips over an httpx that another thread is importing."""
+    importlib.import_module("httpx")
 
 
 def _finish_children() -> None:

@@ -32,6 +32,7 @@ _QUEUE: Final = 65_536
 _BATCH: Final = 512
 _DELAY_MS: Final = 500
 
+_making: Final = threading.Lock()
 _log = logging.getLogger("spangrad.capture")
 
 
@@ -85,9 +86,14 @@ class _SinkExporter(SpanExporter):
 _exporter = _SinkExporter()
 
 
-@cache
 def tracer_provider() -> TracerProvider:
     """The process's one private provider; made when first asked for."""
+    with _making:  # two threads that ask first at once must not get one each: spans of the other would never be delivered
+        return _make_provider()
+
+
+@cache
+def _make_provider() -> TracerProvider:
     unlimited = SpanLimits.UNSET
     provider = TracerProvider(
         # Shut down before the process's other exit handlers, it would lose the spans that they still end.
@@ -138,5 +144,5 @@ def add_sink(sink: SpanSink) -> None:
 
 def flush_spans() -> None:
     """Delivers all spans finished so far; returns when the sinks have them. Blocks: not for an event loop's thread."""
-    if tracer_provider.cache_info().currsize:
+    if _make_provider.cache_info().currsize:
         tracer_provider().force_flush()

@@ -55,18 +55,32 @@ class Attachment:
             take_back()
 
     def _attach(self) -> None:
-        if self._over:
-            return
-        try:
-            detach = self._row.value.attach()
-        except (
-            Exception
-        ) as error:  # a plug-in may raise anything, and neither the program nor its import may fail for it
-            if self._strict:
-                raise _as_plugin_error(self._row.name, error) from error
+        """Attaches, perhaps in the middle of an import, where others may be under way.
+
+        Attaching imports more of the framework. Where another thread is importing that and waits for this one, Python lets the
+        later of the two have modules that are only half there. Then a thread of ours, which nobody waits for, attaches as
+        soon as they are whole.
+        """
+        error = self._try()
+        if error is not None and _is_of_half_a_module(error):
+            threading.Thread(target=self._attach_after_imports, name="spangrad-attach", daemon=True).start()
+        elif error is not None and self._strict:
+            raise _as_plugin_error(self._row.name, error) from error
+        elif error is not None:
             _log.warning("The integration %r is left out: %s", self._row.name, _as_plugin_error(self._row.name, error))
-            return
-        self._keep(detach)
+
+    def _attach_after_imports(self) -> None:
+        if (error := self._try()) is not None:  # nobody is left to raise it to
+            _log.error("The integration %r is left out: %s", self._row.name, _as_plugin_error(self._row.name, error))
+
+    def _try(self) -> Exception | None:
+        if self._over:
+            return None
+        try:
+            self._keep(self._row.value.attach())
+        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything, and the program's import must not fail for it
+            return error
+        return None
 
     def _keep(self, undo: Callable[[], None]) -> None:
         """Remembers how to take it back; does so now, if the block has ended meanwhile."""
@@ -75,6 +89,15 @@ class Attachment:
                 self._undo.append(undo)
                 return
         undo()
+
+
+def _is_of_half_a_module(error: BaseException) -> bool:
+    seen: BaseException | None = error
+    while seen is not None:
+        if "partially initialized module" in str(seen) or "deadlock detected by _ModuleLock" in str(seen):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _as_plugin_error(name: str, error: Exception) -> PluginError:

@@ -32,7 +32,13 @@ class OpenAIIntegration:
 
 
 def _hooks() -> Hooks:
-    """The process's hooks; imported here because they need openai."""
-    from spangrad_openai._hooks import HOOKS  # noqa: PLC0415 - importing this package must not import openai
+    """The process's hooks; imported here because they need openai.
+
+    Openai first, and on its own: a thread that waited for another's import of it in the middle of importing our hooks would
+    be in the way of that other thread, which needs them when openai's import attaches.
+    """
+    import openai  # noqa: F401, PLC0415 - importing this package must not import openai
+
+    from spangrad_openai._hooks import HOOKS  # noqa: PLC0415 - as above
 
     return HOOKS

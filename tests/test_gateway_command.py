@@ -1,0 +1,167 @@
+"""`spangrad gateway`: a model served to programs of their own, around code that stays unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.conftest import Project
+
+PROGRAM = """\
+import spangrad
+from openai import OpenAI
+
+client = OpenAI()
+with spangrad.rollout(task_id="sums/1") as r:
+    answer = client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "2+3"}])
+    r.reward(float(answer.choices[0].message.content == "5"))
+print(r.id)
+"""
+LEAVING = """\
+import os, spangrad
+
+block = spangrad.rollout(task_id="left")
+print(block.__enter__().id, flush=True)
+os._exit(0)
+"""
+
+
+@contextmanager
+def serving(project: Project, *arguments: str, lines: int) -> Iterator[tuple[list[str], subprocess.Popen[str]]]:
+    """The command once it has said how it is called, in `lines` lines of standard output; ended by Ctrl-C."""
+    with project.started("gateway", *arguments) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(lines)]
+        yield said, process
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+
+
+def program(project: Project, code: str, *, shell: str = "") -> str:
+    """What a program prints that is run in a shell which has evaluated some lines first."""
+    (project.path / "program.py").write_text(code)
+    done = subprocess.run(
+        ["sh", "-c", f"{shell}\nexec {sys.executable} program.py"],
+        cwd=project.path,
+        env={**os.environ, "PYTHONPATH": str(project.path / "plugin")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def fail(project: Project, *arguments: str) -> str:
+    done = project.run("gateway", *arguments)
+    assert done.returncode not in {0, 130}, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
+def test_a_program_finds_it_by_the_lines_it_prints_and_its_rollouts_are_recorded(project: Project) -> None:
+    with serving(project, "--backend", "scripted", lines=2) as (said, process):
+        rollout = program(project, PROGRAM, shell="".join(said))
+    assert process.stderr is not None
+    stderr = process.stderr.read()
+
+    assert process.returncode == 0
+    assert "Stopped; rollouts recorded in runs/gateway: 1" in stderr
+    assert "answered too, from this machine" in stderr
+    (row,) = project.json("rollouts")["rollouts"]
+    assert (row["rollout_id"], row["phase"], row["status"]) == (rollout, "collect", "succeeded")
+    (attempt,) = project.json("explain", rollout)["attempts"]
+    assert [call["model"] for call in attempt["calls"]] == ["policy"]
+
+
+def test_json_names_url_key_and_run_and_a_train_toml_gives_the_model(project: Project) -> None:
+    with serving(project, "train.toml", "--key", "my-own-key", "--json", lines=5) as (said, _):
+        report = json.loads("".join(said))
+        shell = (
+            f"export SPANGRAD_URL={report['url']} SPANGRAD_KEY=my-own-key\n"
+            f"export OPENAI_BASE_URL={report['url']}/v1 OPENAI_API_KEY=none"
+        )
+        program(project, PROGRAM, shell=shell)
+
+    assert (report["key"], report["run"]) == ("my-own-key", "runs/demo-gateway")
+    assert len(project.json("rollouts", "--run", report["run"])["rollouts"]) == 1
+
+
+def test_a_rollout_that_is_open_when_it_stops_is_lost(project: Project) -> None:
+    with serving(project, "--backend", "scripted", lines=2) as (said, _):
+        rollout = program(project, LEAVING, shell="".join(said))
+
+    (row,) = project.json("rollouts")["rollouts"]
+    assert (row["rollout_id"], row["status"]) == (rollout, "lost")
+    assert "gateway was stopped" in row["error"]
+
+
+def test_beyond_this_machine_every_call_needs_a_key(project: Project) -> None:
+    address = own_address()
+    with serving(project, "train.toml", "--host", address, "--json", lines=5) as (said, process):
+        report = json.loads("".join(said))
+        assert report["url"].startswith(f"http://{address}:")
+        body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "1+1"}]}).encode()
+        request = urllib.request.Request(
+            f"{report['url']}/v1/chat/completions", body, {"content-type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request)
+        shell = (
+            f"export SPANGRAD_URL={report['url']} SPANGRAD_KEY={report['key']} NO_PROXY={address}\n"
+            f"export OPENAI_BASE_URL={report['url']}/v1 OPENAI_API_KEY=none"
+        )
+        program(project, PROGRAM, shell=shell)
+    assert process.stderr is not None
+    assert "every call needs the key" in process.stderr.read()
+
+
+def own_address() -> str:
+    """An address of this machine that is not the loopback's; the test has nothing to try where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but the loopback's")
+        address: str = probe.getsockname()[0]
+    return address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--backend", "nosuch"), "Unknown backend 'nosuch'"),
+        (("--backend", "scripted", "--endpoint", "nowhere"), "--endpoint: must be the URL of a server"),
+        (("--backend", "scripted", "--endpoint-model", "x"), "--endpoint-model without --endpoint"),
+        (("--backend", "scripted", "--set", "seed=1"), "--set overrides a train.toml"),
+        (("--backend", "scripted", "--host", "0.0.0.0"), "no address that others can call"),
+        (("--backend", "scripted", "--host", "192.0.2.77"), "Cannot listen on 192.0.2.77"),
+        (("--backend", "scripted", "--key", "a key"), "--key must be"),
+        (("train.toml", "--backend", "scripted"), "--backend cannot be given beside it"),
+        (("train.toml", "--set", "policy.endpoint=x"), "--set policy.endpoint=x: policy.endpoint: must be the URL"),
+        (("none.toml",), "There is no file none.toml"),
+    ],
+)
+def test_what_cannot_be_served_is_said_and_leaves_no_run(
+    project: Project, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in fail(project, *arguments)
+    assert list((project.path / "runs").glob("*")) == []
+
+
+def test_a_port_in_use_is_said_and_leaves_no_run(project: Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert f"Port {port} on 127.0.0.1 is in use" in fail(project, "--backend", "scripted", "--port", port)
+    assert list((project.path / "runs").glob("*")) == []
