@@ -37,7 +37,7 @@ class TestTasks:
         ("text", "message"),
         [
             ('{"q": 1}\n{"q"\n', "line 2 is not JSON"),
-            ('{"q": 1}\n[1]\n', "entry line 2 is list, not a JSON object"),
+            ('{"q": 1}\n[1]\n', "line 2 is list, not a JSON object"),
             ('{"task_id": 1}\n{"task_id": "1"}\n', "two tasks have the task_id"),
             ('{"task_id": null}\n', "neither text nor a whole number"),
             ("\n", "holds no tasks"),
@@ -172,6 +172,7 @@ class TestRunFolder:
         with pytest.raises(FileNotFoundError), folder.new_checkpoint(2) as path:
             (path / "no such folder" / "x").write_text("2")
 
+        assert [entry.name for entry in folder.checkpoints.iterdir()] == ["step-00001"]
         found = folder.latest_checkpoint()
         assert found is not None
         assert found[0] == 1

@@ -213,7 +213,7 @@ def test_two_processes_converting_at_once_get_one_whole_folder(tiny_model_folder
 def test_a_file_that_is_no_gguf_is_no_model_and_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF but not really")
 
-    with pytest.raises(ModelNotFoundError, match="holds no model that can be loaded"):
+    with pytest.raises(ModelNotFoundError, match=r"/broken\.gguf holds no model that can be loaded"):
         load_model(tmp_path / "broken.gguf")
     with pytest.raises(ModelNotFoundError, match="There is no file"):
         load_model(tmp_path / "absent.gguf")

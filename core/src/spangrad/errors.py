@@ -13,6 +13,7 @@
     ├── GatewayError             the server agents talk to cannot start or answer
     ├── SpanError                a span or trace that is not what it should be
     ├── StoreError               the store cannot be opened or written
+    ├── RunFolderError           a run's folder cannot be written, or another process is working in it
     └── CheckpointError          a checkpoint is missing, damaged or of another run
 
 Each message says what happened and, in `cure`, what to do about it. The command line prints both and exits with status 2
@@ -103,6 +104,10 @@ class SpanError(SpangradError, ValueError):
 
 class StoreError(SpangradError, OSError):
     """The store cannot be opened or written."""
+
+
+class RunFolderError(SpangradError, OSError):
+    """A run's folder cannot be written, or another process is working in it."""
 
 
 class CheckpointError(SpangradError, RuntimeError):

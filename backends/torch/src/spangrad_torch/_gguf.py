@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from platformdirs import user_cache_path
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spangrad.errors import BackendError, ModelNotFoundError
@@ -52,10 +53,10 @@ def converted_folder(file: Path) -> Path:
                 temporary.replace(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-    except PermissionError as error:
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         raise BackendError(
             f"The converted model cannot be kept in {cache}: {error}",
-            cure="Set SPANGRAD_CACHE to a folder that can be written",
+            cure="Free some disk space, or set SPANGRAD_CACHE to a folder that can be written",
         ) from error
     return folder
 

@@ -10,7 +10,8 @@ from dataclasses import asdict
 
 import typer
 
-from spangrad.cli._main import JsonOption, app, print_json
+from spangrad.cli._json_output import print_json
+from spangrad.cli._main import JsonOption, app
 
 
 @app.command()

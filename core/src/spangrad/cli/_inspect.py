@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spangrad.cli._main import DEFAULT_RUNS, JsonOption, RunOption, app, print_json
-from spangrad.errors import CheckpointError, ConfigError
+from spangrad.cli._json_output import print_json
+from spangrad.cli._main import DEFAULT_RUNS, JsonOption, RunOption, app
+from spangrad.errors import CheckpointError, ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from spangrad.store import Store
+
+PHASES = ("train", "evaluate", "collect")
+"""What rollouts are made for; programs of their own may name others."""
 
 
 @app.command()
@@ -22,15 +30,11 @@ def rollouts(
     as_json: JsonOption = False,
 ) -> None:
     """List the rollouts of a run."""
-    from spangrad.store import open_store
-
-    chosen = _chosen(run)
-    store = open_store(_store_of(chosen), create=False)
-    try:
+    with closing(_opened(_latest() if run is None else run)) as store:
         records = store.rollouts(phase=phase, step=step, limit=limit)
+        if not records and phase is not None:
+            _check_phase(phase, store)
         rewards = {(r.rollout_id, r.attempt): store.rewards(r.rollout_id, r.attempt) for r in records}
-    finally:
-        store.close()
     rows = [
         {
             "rollout_id": record.rollout_id,
@@ -57,17 +61,21 @@ def explain(
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a rollout's calls, tokens, mask, rewards, return and advantage, and why anything was left out."""
-    from spangrad.store import explain as explained
-    from spangrad.store import open_store
+    """Show a rollout's calls, tokens, mask, rewards, return and advantage, and why anything was left out.
 
-    chosen = _chosen(run)
-    store = open_store(_store_of(chosen), create=False)
-    try:
+    Without --run it is looked for in all runs under runs/, the latest one first.
+    """
+    from spangrad.store import explain as explained
+
+    chosen = _run_with(rollout) if run is None else run
+    with closing(_opened(chosen)) as store:
         explanation = explained(store, rollout, decode=_decoder(chosen))
-    finally:
-        store.close()
-    print_json(explanation.to_json()) if as_json else typer.echo(explanation.render())
+    if as_json:
+        print_json(explanation.to_json())
+        return
+    if run is None:
+        typer.echo(f"Run {chosen}", err=True)
+    typer.echo(explanation.render())
 
 
 @app.command()
@@ -76,11 +84,15 @@ def export(
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a run's latest checkpoint as a Hugging Face folder."""
+    """Write a run's latest checkpoint as a Hugging Face folder; without --run, of the latest run that has one."""
     if folder.exists():
         raise ConfigError(f"{folder} exists already", cure="Name a folder that does not")
-    step = asyncio.run(_export(_chosen(run), folder))
-    print_json({"folder": str(folder), "step": step}) if as_json else typer.echo(f"Step {step} written to {folder}")
+    chosen = _latest_trained() if run is None else run
+    step = asyncio.run(_export(chosen, folder))
+    if as_json:
+        print_json({"folder": str(folder), "run": str(chosen), "step": step})
+    else:
+        typer.echo(f"Step {step} of {chosen} written to {folder}")
 
 
 async def _export(run: Path, folder: Path) -> int:
@@ -102,20 +114,56 @@ async def _export(run: Path, folder: Path) -> int:
     return step
 
 
-def _chosen(run: Path | None) -> Path:
-    """The run that was named, or the latest one under runs/."""
-    from spangrad.training import latest_run_folder
+def _latest() -> Path:
+    """The run under runs/ that was worked on last."""
+    from spangrad.training import run_folders
 
-    return latest_run_folder(DEFAULT_RUNS).path if run is None else run
+    return run_folders(DEFAULT_RUNS)[0].path
 
 
-def _store_of(run: Path) -> Path:
+def _latest_trained() -> Path:
+    from spangrad.training import run_folders
+
+    for run in run_folders(DEFAULT_RUNS):
+        if run.latest_checkpoint() is not None:
+            return run.path
+    raise CheckpointError(f"No run under {DEFAULT_RUNS} has a checkpoint", cure="Name another with --run")
+
+
+def _run_with(rollout: str) -> Path:
+    """The latest run that has this rollout; runs that cannot be read are passed over, and named if none has it."""
+    from spangrad.training import run_folders
+
+    unreadable = []
+    for run in run_folders(DEFAULT_RUNS):
+        try:
+            with closing(_opened(run.path)) as store:
+                if store.rollout(rollout) is not None:
+                    return run.path
+        except StoreError as error:
+            unreadable.append(error.what)
+    raise StoreError(
+        ". ".join([f"No run under {DEFAULT_RUNS} has a rollout {rollout!r}", *unreadable]),
+        cure="See which there are with `spangrad rollouts --run FOLDER`; name the folder of another run with --run",
+    )
+
+
+def _opened(run: Path) -> Store:
+    """The run's store, to be read."""
+    from spangrad.store import open_store
     from spangrad.training import RunFolder
 
     store = RunFolder(run).store
     if not store.is_file():
         raise ConfigError(f"{run} is not the folder of a run: it holds no {store.name}", cure="Name one under runs/")
-    return store
+    return open_store(store, create=False)
+
+
+def _check_phase(phase: str, store: Store) -> None:
+    """Refuses a phase that no rollout can have."""
+    known = sorted({*PHASES, *(record.phase for record in store.rollouts())})
+    if phase not in known:
+        raise ConfigError(f"There is no phase {phase!r}", cure=f"Name one of {', '.join(known)}")
 
 
 def _decoder(run: Path) -> Callable[[Sequence[int]], str]:

@@ -5,13 +5,13 @@ Commands import what they need when they run, so that `spangrad --help` and `spa
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from spangrad.cli._json_output import reserve_stdout
 from spangrad.errors import SpangradError
 
 app = typer.Typer(
@@ -32,7 +32,9 @@ RunOption = Annotated[
     Path | None,
     typer.Option("--run", help="A run's folder; the latest one under runs/ if left out.", show_default=False),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", callback=reserve_stdout, help="Print one JSON object on standard output.")
+]
 
 DEFAULT_RUNS = Path("runs")
 INTERRUPTED = 130
@@ -53,8 +55,3 @@ def complain(error: SpangradError) -> None:
     typer.echo(f"error: {error.what}", err=True)
     if error.cure:
         typer.echo(f"  -> {error.cure}", err=True)
-
-
-def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    typer.echo(json.dumps(value, indent=2))

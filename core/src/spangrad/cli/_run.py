@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spangrad.cli._json_output import print_json
 from spangrad.cli._main import (
     DEFAULT_RUNS,
     INTERRUPTED,
@@ -17,7 +18,14 @@ from spangrad.cli._main import (
     RunsOption,
     SetOption,
     app,
-    print_json,
+)
+from spangrad.cli._options import (
+    BackendOption,
+    EndpointModelOption,
+    EndpointOption,
+    ModelOption,
+    configured,
+    policy_options,
 )
 from spangrad.errors import ConfigError
 
@@ -41,12 +49,10 @@ def run(
     task: Annotated[list[str] | None, typer.Option("--task", help="A task's JSON; may be repeated.")] = None,
     tasks: Annotated[str | None, typer.Option("--tasks", help='Tasks: a .jsonl file or "module:function".')] = None,
     rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Rollouts of each task.")] = 1,
-    model: Annotated[str | None, typer.Option("--model", help="Model folder, .gguf file or name.")] = None,
-    endpoint: Annotated[
-        str | None, typer.Option("--endpoint", help="URL of an OpenAI-compatible server that answers instead.")
-    ] = None,
-    endpoint_model: Annotated[str | None, typer.Option("--endpoint-model", help="Its name of the model.")] = None,
-    backend: Annotated[str | None, typer.Option("--backend", help="Backend that samples; torch if left out.")] = None,
+    model: ModelOption = None,
+    endpoint: EndpointOption = None,
+    endpoint_model: EndpointModelOption = None,
+    backend: BackendOption = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Rollouts under way at once.")] = 8,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds one rollout may take.")] = 300.0,
     overrides: SetOption = None,
@@ -68,7 +74,7 @@ def run(
         "--reward": reward,
     }
     if config is not None:
-        loaded = _configured(config, agent, given, overrides)
+        loaded = configured(config, {"the agent": agent, **given}, overrides)
     else:
         loaded = _unconfigured(agent, given, concurrency, timeout, overrides)
     preparation = prepare_rehearsal(loaded, _tasks(loaded, task, tasks, configured=config is not None), load_plugins())
@@ -91,20 +97,6 @@ def run(
         raise typer.Exit(1)
 
 
-def _configured(
-    config: Path, agent: list[str] | None, given: dict[str, str | None], overrides: list[str] | None
-) -> LoadedConfig:
-    from spangrad.training import load_config
-
-    if agent or any(given.values()):
-        named = ", ".join(["the agent"] * bool(agent) + [name for name, value in given.items() if value])
-        raise ConfigError(
-            f"--config names a file that says it all; {named} cannot be given beside it",
-            cure="Override a setting of the file with --set table.key=value, or leave --config out",
-        )
-    return load_config(config, overrides or [])
-
-
 def _unconfigured(
     agent: list[str] | None,
     given: dict[str, str | None],
@@ -118,17 +110,13 @@ def _unconfigured(
         raise ConfigError(
             "There is no agent to run", cure="spangrad run module:function, or: spangrad run -- python my_agent.py"
         )
-    if overrides:
-        raise ConfigError("--set overrides a train.toml, and there is none", cure="Name one with --config")
-    policy = {"model": given["--model"], "endpoint": given["--endpoint"], "endpoint_model": given["--endpoint-model"]}
-    if given["--endpoint-model"] and not given["--endpoint"]:
-        raise ConfigError("--endpoint-model without --endpoint would do nothing", cure="Give the endpoint's URL too")
     return unconfigured(
-        agent,
+        "rehearsal",
         Path.cwd(),
+        agent=agent,
         reward=given["--reward"],
         backend=given["--backend"] or "torch",
-        policy={name: value for name, value in policy.items() if value is not None},
+        policy=policy_options(given, overrides, "--config"),
         rollouts={"concurrency": concurrency, "timeout": timeout},
     )
 
@@ -141,13 +129,16 @@ def _tasks(loaded: LoadedConfig, task: list[str] | None, tasks: str | None, *, c
     if task and tasks:
         raise ConfigError("--task and --tasks were both given", cure="Give one of them")
     if tasks or (configured and not task):
-        return load_tasks(tasks or loaded.config.tasks.train, loaded.folder)
+        key = "--tasks" if tasks else "tasks.train"
+        return load_tasks(tasks or loaded.config.tasks.train, loaded.folder, key=key)
     return tuple(Task(str(number), _json(text)) for number, text in enumerate(task or ["{}"]))
 
 
 def _json(text: str) -> Any:
+    from spangrad.training import parsed
+
     try:
-        return json.loads(text)
+        return parsed(text)
     except ValueError as error:
         raise ConfigError(
             f"--task {text!r} is not JSON: {error}", cure="Quote it for the shell: '{\"a\": 1}'"
@@ -157,7 +148,7 @@ def _json(text: str) -> Any:
 def _show(rows: list[RehearsedRollout], folder: Path) -> None:
     if len(rows) == 1 and rows[0].output is not None:
         output = rows[0].output
-        typer.echo(output if isinstance(output, str) else json.dumps(output, default=str))
+        typer.echo(output if isinstance(output, str) else json.dumps(output))
     for row in rows:
         reward = "-" if row.reward is None else f"{row.reward:.3f}"
         typer.echo(

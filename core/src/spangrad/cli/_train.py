@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spangrad.cli._json_output import print_json
 from spangrad.cli._main import (
     DEFAULT_RUNS,
     INTERRUPTED,
@@ -17,7 +20,6 @@ from spangrad.cli._main import (
     RunsOption,
     SetOption,
     app,
-    print_json,
 )
 
 
@@ -35,7 +37,14 @@ def train(
     from rich.console import Console
 
     from spangrad.plugins import load_plugins
-    from spangrad.training import StopRequestedError, new_run_folder, prepare, progress_display, resumed_run_folder
+    from spangrad.training import (
+        StopRequestedError,
+        new_run_folder,
+        prepare,
+        progress_display,
+        resumed_run_folder,
+        resumption_notes,
+    )
     from spangrad.training import train as run
 
     console = Console(stderr=True)
@@ -52,12 +61,15 @@ def train(
         print_json(report) if as_json else typer.echo(f"{config} is fine: {report['tasks']} tasks, held out {heldout}")
         return
     resumed = resumed_run_folder(runs, name) if resume else None
+    notes = resumption_notes(resumed, preparation) if resumed is not None else ()
     display = progress_display(console)
     try:
+        for note in notes:
+            display.line(note)
         summary = asyncio.run(run(preparation, lambda: resumed or new_run_folder(runs, name), display, port=port))
     except StopRequestedError:
         display.line(f"Stopped; what was finished is kept under {runs}")
-        display.line(f"Go on with: spangrad train {config} --runs {runs} --resume")
+        display.line(f"Go on with: {_resuming(config, overrides or [], runs, port, as_json=as_json)}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         display.close()
@@ -94,7 +106,7 @@ def evaluate(
     chosen = (
         []
         if model is None
-        else [f'policy.model="{Path(model).resolve()}"' if Path(model).exists() else f'policy.model="{model}"']
+        else [f"policy.model={_quoted(str(Path(model).resolve()) if Path(model).exists() else model)}"]
     )
     preparation = prepare(config, [*(overrides or []), *chosen], load_plugins())
     if not preparation.heldout:
@@ -118,3 +130,19 @@ def evaluate(
             f"({success.successes}/{success.count}), mean reward {one.reward_mean:.3f}"
         )
     typer.echo(f"Rollouts and answers: {folder.path}")
+
+
+def _resuming(config: Path, overrides: list[str], runs: Path, port: int, *, as_json: bool) -> str:
+    """The command line that goes on with a run that was stopped, quoted for a shell."""
+    words = ["spangrad", "train", str(config)]
+    for override in overrides:
+        words += ["--set", override]
+    words += ["--runs", str(runs)]
+    if port:
+        words += ["--port", str(port)]
+    return shlex.join([*words, *["--json"] * as_json, "--resume"])
+
+
+def _quoted(text: str) -> str:
+    """The text as a TOML string."""
+    return json.dumps(text, ensure_ascii=False)

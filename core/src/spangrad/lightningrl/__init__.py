@@ -18,6 +18,7 @@ from spangrad.lightningrl._estimators import (
     ReinforcePlusPlusBaseline,
     Requirements,
 )
+from spangrad.lightningrl._reward_size import check_size
 from spangrad.lightningrl._weighting import Weighting, WeightingName
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "WeightingName",
     "builtin_credit_assigners",
     "builtin_estimators",
+    "check_size",
     "configured",
     "rollout_returns",
 ]

@@ -11,6 +11,7 @@ from spangrad.errors import ConfigError, PluginError
 from spangrad.lightningrl._comparison import GroupComparison
 from spangrad.lightningrl._credit import CreditAssigner, rollout_returns
 from spangrad.lightningrl._estimators import AdvantageEstimator
+from spangrad.lightningrl._reward_size import check_sizes
 from spangrad.lightningrl._weighting import Weighting
 from spangrad.transitions import BoolArray, FloatArray, LedgerEntry, Reason, TransitionBatch, fate_of
 
@@ -113,8 +114,10 @@ class LightningRL:
                 statistics, being real outcomes, and are left out of the update.
 
         Raises:
+            RewardError: a reward is so large that statistics would overflow.
             PluginError: the credit assigner or the estimator gave something other than one finite number per transition.
         """
+        check_sizes(batch)
         returns = _checked("credit assigner", self.credit, self.credit.returns(batch), len(batch))
         raw = self.estimator.advantages(batch, returns)
         advantages = _checked("advantage estimator", self.estimator, raw, len(batch))

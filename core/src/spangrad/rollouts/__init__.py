@@ -2,7 +2,8 @@
 
 from spangrad.rollouts._agents import Agent, CommandAgent, FunctionAgent, load_agent
 from spangrad.rollouts._job import RolloutJob, RolloutResult
-from spangrad.rollouts._loading import load_function
+from spangrad.rollouts._json_data import problem_of
+from spangrad.rollouts._loading import is_async, load_function
 from spangrad.rollouts._runner import Runner
 from spangrad.rollouts._scoring import RewardFunction, load_reward
 from spangrad.rollouts._task import Task
@@ -16,7 +17,9 @@ __all__ = [
     "RolloutResult",
     "Runner",
     "Task",
+    "is_async",
     "load_agent",
     "load_function",
     "load_reward",
+    "problem_of",
 ]

@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spangrad.rollouts._forgotten_clients import ClosedLoopFilter, close_forgotten, drop_forgotten, ended, other_tasks
+
 _logger = logging.getLogger("spangrad.rollouts")
 
 _GRACE: Final = 3.0
@@ -92,11 +94,10 @@ class _LoopThread:
             self.loop.close()
 
     async def _wind_up(self) -> None:
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
+        for task in other_tasks():
             task.cancel()
-        if rest:
-            await asyncio.wait(rest, timeout=_GRACE)
+        await ended(other_tasks(), within=_GRACE)
+        await close_forgotten(within=_GRACE)
         await self.loop.shutdown_asyncgens()
         self._closing = True
         self.loop.call_soon(self.loop.stop)
@@ -113,6 +114,7 @@ class Lanes:
         self.abandoned = 0
         self._workers = workers
         self._loop: _LoopThread | None = None
+        self._quiet = ClosedLoopFilter()
 
     async def call(
         self,
@@ -136,6 +138,7 @@ class Lanes:
         Raises:
             asyncio.CancelledError: the caller was cancelled; the code was told to stop and given time to.
         """
+        self._quiet.install()
         loop = asyncio.get_running_loop()
         deadline = None if limit is None else loop.time() + limit
         running = self._agents_loop().submit(make) if asynchronous else _in_thread(make)
@@ -150,6 +153,8 @@ class Lanes:
         if self._loop is not None:
             self._loop.close()
             self._loop = None
+        drop_forgotten()
+        self._quiet.remove()
 
     def _agents_loop(self) -> _LoopThread:
         if self._loop is None:

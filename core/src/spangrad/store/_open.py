@@ -15,7 +15,8 @@ def open_store(path_or_url: str | Path, *, create: bool = True, busy_seconds: fl
         path_or_url: the SQLite file, by custom `runs/<name>/spangrad.db`. It must be on a local disk: the write-ahead log
             needs memory shared between the processes that use the file.
         create: make the file, and the folders above it, when it does not exist, and make sure that it can be written.
-            False makes a missing file an error and leaves the file as it is, for commands that only look.
+            False makes a missing file an error and leaves the file as it is, for commands that only look; then it may lie on
+            a read-only disk.
         busy_seconds: how long a write waits for another process that is writing.
 
     Raises:

@@ -63,7 +63,7 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
 _REASONS[sqlite3.SQLITE_LOCKED] = _REASONS[sqlite3.SQLITE_BUSY]
 
 
-def sqlite_engine(path: Path, *, writing: bool, busy_seconds: float) -> Engine:
+def sqlite_engine(path: Path, *, writing: bool, busy_seconds: float, immutable: bool = False) -> Engine:
     """An engine for one of the two uses of the file.
 
     Args:
@@ -71,9 +71,14 @@ def sqlite_engine(path: Path, *, writing: bool, busy_seconds: float) -> Engine:
         writing: one connection whose transactions take the write lock when they begin, so that they cannot fail half-way
             for want of it; otherwise a pool of connections that can only read.
         busy_seconds: how long a connection waits for a lock.
+        immutable: read the file as it lies there, without locks and without its write-ahead log: all that is possible on a
+            read-only disk.
     """
+    url = URL.create("sqlite", database=str(path))
+    if immutable:
+        url = URL.create("sqlite", database=path.as_uri(), query={"immutable": "1", "uri": "true"})
     engine = create_engine(
-        URL.create("sqlite", database=str(path)),
+        url,
         # Without an isolation level the driver leaves BEGIN to the listener below.
         connect_args={"timeout": busy_seconds, "isolation_level": None, "check_same_thread": False},
         pool_size=1 if writing else 8,
@@ -97,6 +102,11 @@ def sqlite_engine(path: Path, *, writing: bool, busy_seconds: float) -> Engine:
     return engine
 
 
+def needs_writing(error: BaseException) -> bool:
+    """Whether the file could not even be read, because SQLite keeps two files beside it and may not make them."""
+    return _code(error) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+
+
 def takes_no_writes(error: Exception) -> bool:
     """Whether `error` concerns the whole database, so that other writes would fail just the same."""
     return _code(error) in _DEAF
@@ -118,7 +128,7 @@ def failure(error: Exception, doing: str, path: Path, *, busy_seconds: float) ->
     return StoreError(f"Cannot {doing}: {reason.format(**names)} ({path})", cure=cure.format(**names))
 
 
-def _code(error: Exception) -> int:
+def _code(error: BaseException) -> int:
     """SQLite's primary result code; 0 when the error is none of SQLite's."""
     return int(getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)) & 0xFF
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from spangrad.errors import StoreError
 from spangrad.store._sql_store import SqlStore
-from spangrad.store._sqlite import failure, sqlite_engine, takes_no_writes
+from spangrad.store._sqlite import failure, needs_writing, sqlite_engine, takes_no_writes
 from spangrad.store._tables import SCHEMA_VERSION, meta, metadata
 
 
@@ -26,8 +26,17 @@ def open_sqlite(path: Path, *, create: bool, busy_seconds: float) -> SqlStore:
     Raises:
         StoreError: as said at `open_store`.
     """
+    try:
+        return _opened(path, create=create, busy_seconds=busy_seconds, immutable=False)
+    except StoreError as error:
+        if create or error.__cause__ is None or not needs_writing(error.__cause__) or not _is_whole(path):
+            raise
+    return _opened(path, create=False, busy_seconds=busy_seconds, immutable=True)
+
+
+def _opened(path: Path, *, create: bool, busy_seconds: float, immutable: bool) -> SqlStore:
     explain = partial(failure, path=path, busy_seconds=busy_seconds)
-    reading = sqlite_engine(path, writing=False, busy_seconds=busy_seconds)
+    reading = sqlite_engine(path, writing=False, busy_seconds=busy_seconds, immutable=immutable)
     writing = sqlite_engine(path, writing=True, busy_seconds=busy_seconds)
     try:
         _check(reading, writing, path, create=create)
@@ -38,6 +47,23 @@ def open_sqlite(path: Path, *, create: bool, busy_seconds: float) -> SqlStore:
         _dispose(reading, writing)
         raise
     return SqlStore(reading=reading, writing=writing, where=str(path), failure=explain, hopeless=takes_no_writes)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file alone holds everything.
+
+    Raises:
+        StoreError: its last writes are in the write-ahead log beside it, which a read-only disk keeps from being read.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if not path.is_file() or not log.exists():
+        return path.is_file()
+    if log.stat().st_size:
+        raise StoreError(
+            f"Cannot open the store: what was written to it last is in {log}, which cannot be read on a read-only disk",
+            cure=f"Copy {path.parent} to a folder that can be written, and look there",
+        )
+    return True
 
 
 def _check(reading: Engine, writing: Engine, path: Path, *, create: bool) -> None:

@@ -119,8 +119,14 @@ class ScriptedLearner:
 
 
 def _write(folder: Path, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _FILE).write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _FILE).write_text(text)
+    except OSError as error:
+        raise CheckpointError(
+            f"The folder {folder} could not be written: {error}",
+            cure="Free some disk space or choose a folder that can be written",
+        ) from error
 
 
 class ScriptedBackend:

@@ -30,10 +30,20 @@ class RunState:
 
 
 async def save_checkpoint(folder: RunFolder, learner: Learner, state: RunState) -> None:
-    """Writes a checkpoint; the previous one is kept until this one is whole."""
-    with folder.new_checkpoint(state.step) as path:
-        await learner.save(path / POLICY)
-        (path / STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    """Writes a checkpoint; the previous one is kept until this one is whole.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    try:
+        with folder.new_checkpoint(state.step) as path:
+            await learner.save(path / POLICY)
+            (path / STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"The checkpoint of step {state.step} cannot be written to {folder.checkpoints}: {error.strerror or error}",
+            cure="Free some disk space or make the folder writable, then go on with --resume",
+        ) from error
 
 
 def read_state(checkpoint: Path, identity: dict[str, Any]) -> RunState:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from spangrad.errors import AgentError, BackendError, RewardError, SpangradError
+from spangrad.lightningrl import check_size
 from spangrad.rollouts import RolloutJob, RolloutResult
 from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._progress import Phase
@@ -73,6 +74,7 @@ async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, st
 
     Raises:
         StopRequestedError: `stop` was set meanwhile.
+        RewardError: a reward is too large to reckon with.
         SpangradError: not one rollout succeeded; the message gives the commonest cause.
     """
     begun = time.monotonic()
@@ -162,12 +164,19 @@ def _next_attempt(session: Session, job: RolloutJob) -> RolloutJob:
 
 
 def extraction_of(session: Session, record: RolloutRecord) -> Extraction:
-    """What the store holds of a finished rollout, sorted into transitions and the rest."""
+    """What the store holds of a finished rollout, sorted into transitions and the rest.
+
+    Raises:
+        RewardError: a reward is so large that sums and means of it would overflow.
+    """
     store = session.store
+    rewards = store.rewards(record.rollout_id, record.attempt)
+    for reward in rewards:
+        check_size(reward.value, record.rollout_id)
     return extract(
         record,
         store.calls(record.rollout_id),
-        store.rewards(record.rollout_id, record.attempt),
+        rewards,
         store.spans(record.rollout_id),
         trained_agents=session.preparation.config.policy.train,
     )

@@ -6,16 +6,29 @@ Unknown keys and wrong types are errors, all reported at once with their lines. 
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spangrad.errors import ConfigError
-from spangrad.training._toml_positions import key_lines, line_of
+
+def _web_address(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        whole = False
+    if not whole or any(character.isspace() for character in value):
+        raise ValueError("must be the URL of a server, like http://127.0.0.1:8000/v1")
+    return value
+
+
+def _folder_name(value: str) -> str:
+    if value in {".", ".."}:
+        raise ValueError("must be a name; this is a folder that exists already")
+    return value
+
 
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
@@ -65,7 +78,7 @@ class PolicyTable(Table):
     train: Annotated[list[str], Field(min_length=1)] | None = None
     """Names of the agents whose calls are trained on; all when not given. The other agents use the same model, and learn with
     it, but their calls give no gradient."""
-    endpoint: str | None = None
+    endpoint: Annotated[str, AfterValidator(_web_address)] | None = None
     """URL of an OpenAI-compatible server that samples instead of the backend. It must return token ids."""
     endpoint_model: str | None = None
     """What that server calls the model; the alias asked for when not given."""
@@ -165,7 +178,7 @@ class EvaluationTable(Table):
 class TrainConfig(Table):
     """A whole train.toml."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200), AfterValidator(_folder_name)] = "run"
     """Name of the run's folder."""
     seed: Count = 0
     backend: str = "torch"
@@ -178,129 +191,3 @@ class TrainConfig(Table):
     algorithm: AlgorithmTable = AlgorithmTable()
     training: TrainingTable
     evaluation: EvaluationTable = EvaluationTable()
-
-
-@dataclass(frozen=True)
-class LoadedConfig:
-    """A train.toml that has been read and checked."""
-
-    config: TrainConfig
-    backend_options: Mapping[str, Any]
-    """The backend's own table, the policy's model included, not yet checked by the backend."""
-    folder: Path
-    """Where the file lies; modules and data files are looked up from here."""
-    path: Path
-    lines: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False)
-
-    def where(self, *key: object) -> str:
-        """The place of a key, for messages: "train.toml, line 12"."""
-        line = line_of(self.lines, key)
-        return f"{self.path.name}, line {line}" if line else self.path.name
-
-    def problems(self, error: ValidationError, *, within: Sequence[str] = ()) -> list[str]:
-        """One line of text per problem pydantic found, each naming file, line and key."""
-        return [self._problem(within, item) for item in error.errors(include_url=False)]
-
-    def _problem(self, within: Sequence[str], item: Any) -> str:
-        path = (*within, *(part for part in item["loc"] if part not in {"str", "list[str]"}))
-        name = ".".join(str(part) for part in path)
-        message = {"extra_forbidden": "unknown key", "missing": "required, but missing"}.get(item["type"])
-        if message is None:
-            message = item["msg"].removeprefix("Value error, ")
-            if not isinstance(item["input"], Mapping):
-                message += f" (got {item['input']!r})"
-        elif message == "unknown key":
-            message += _suggestion(path)
-        return f"{self.where(*path)}: {name or 'file'}: {message}"
-
-
-def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Reads and checks a train.toml.
-
-    Args:
-        path: the file.
-        overrides: "table.key=value" each; the value is TOML, or text when it is not.
-
-    Raises:
-        ConfigError: the file is missing, is not TOML, or holds wrong or unknown keys (all of them in one message).
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"There is no file {path}", cure="Give the path of a train.toml") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    for override in overrides:
-        _override(data, override)
-    backend = data.get("backend", "torch")
-    options = data.pop(backend, {}) if isinstance(backend, str) and backend not in TrainConfig.model_fields else {}
-    lines = key_lines(text)
-    draft = LoadedConfig(config=_NOTHING, backend_options={}, folder=path.parent.resolve(), path=path, lines=lines)
-    try:
-        config = TrainConfig.model_validate(data)
-    except ValidationError as error:
-        raise config_error(path, draft.problems(error)) from error
-    if not isinstance(options, Mapping):
-        raise config_error(path, [f"{draft.where(backend)}: {backend}: must be a table"])
-    model = _resolved_model(config.policy.model, draft.folder)
-    return LoadedConfig(
-        config=config,
-        backend_options={"model": model, **options},
-        folder=draft.folder,
-        path=path,
-        lines=lines,
-    )
-
-
-_NOTHING = TrainConfig.model_construct()
-
-
-def config_error(path: Path, problems: Sequence[str]) -> ConfigError:
-    """One error that lists every problem of a file."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    listing = "\n  ".join(problems)
-    return ConfigError(f"{path} has {count}:\n  {listing}")
-
-
-def _resolved_model(name: str, folder: Path) -> str:
-    """A relative model path is meant from the file's folder; anything else is a name for the backend."""
-    beside = folder / name
-    return str(beside) if beside.exists() else name
-
-
-def _override(data: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if not equals or not all(parts):
-        raise ConfigError(f"--set {override!r} is not of the form table.key=value")
-    table = data
-    for part in parts[:-1]:
-        inner = table.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override!r}: {part} is a value, not a table")
-        table = inner
-    try:
-        table[parts[-1]] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[parts[-1]] = value
-
-
-def _suggestion(path: Sequence[object]) -> str:
-    """Names the nearest known key of the same table, if one is near."""
-    import difflib  # noqa: PLC0415  (only wanted once something is already wrong)
-
-    model: type[BaseModel] = TrainConfig
-    for part in path[:-1]:
-        known = model.model_fields.get(str(part))
-        inner = known.annotation if known else None
-        candidates = [inner, *getattr(inner, "__args__", ())]
-        tables = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
-        if not tables:
-            return ""
-        model = tables[0]
-    near = difflib.get_close_matches(str(path[-1]), list(model.model_fields), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

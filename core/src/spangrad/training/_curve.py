@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spangrad.training._run_file import writing
+
 
 def draw_curve(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
     """Writes the reward curve of a run's metrics as a PNG.
@@ -14,6 +16,9 @@ def draw_curve(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) 
         records: the run's metrics, oldest first.
         path: where the picture goes.
         title: its heading.
+
+    Raises:
+        RunFolderError: it cannot be written.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import, wanted once a run)
 
@@ -33,7 +38,8 @@ def draw_curve(records: Sequence[Mapping[str, Any]], path: Path, *, title: str) 
     axes.set(xlabel="training step", ylabel="reward, success", ylim=(-0.03, 1.05), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    figure.savefig(path, format="png")
+    with writing(path):
+        figure.savefig(path, format="png")
 
 
 def _heldout_names(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,5 +90,6 @@ def evaluation(
 
 
 def path_safe(text: str) -> str:
-    """A task id as it can stand in a rollout id, and so in a URL."""
-    return re.sub(r"[^A-Za-z0-9._~-]+", "_", text)
+    """A task id as it can stand in a rollout id, and so in a URL; different ids stay different."""
+    safe = re.sub(r"[^A-Za-z0-9._~-]+", "_", text)
+    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

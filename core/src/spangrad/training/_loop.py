@@ -6,12 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from spangrad.backend import UpdateBatch, UpdateReport
-from spangrad.errors import AgentError, TokenIdsMissingError
 from spangrad.lightningrl import AdvantageReport
 from spangrad.store import RolloutStatus
 from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
@@ -24,7 +22,9 @@ from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._session import POLICY, Session
+from spangrad.training._step_checks import check_ids, missing_agents
 from spangrad.training._summary import RunSummary
+from spangrad.training._update_figures import shown_figures, update_figures
 from spangrad.training._warm_start import demonstrated, imitation_batch, ramped
 from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
 
@@ -96,8 +96,11 @@ class Trainer:
         )
 
     async def _save(self) -> None:
-        """Writes a checkpoint unless the latest one says the same already."""
-        if self._saved is not None and _progress(self._saved) == _progress(self._state):
+        """Writes a checkpoint unless the latest one says the same already.
+
+        None is written when a record of the metrics was lost: going on from the one before makes that record again.
+        """
+        if self._metrics.lost_record or (self._saved is not None and _progress(self._saved) == _progress(self._state)):
             return
         with self._clock.phase("checkpoint"):
             state = replace(self._state, train_seconds=self._clock.total)
@@ -119,7 +122,9 @@ class Trainer:
                 rate = ramped(table.learning_rate, step, table.ramp_steps)
                 report = await self._learner.imitate(imitation_batch(transitions, rate))
                 self._state = replace(self._state, warm_start_steps=step)
-                self._metrics.append("warm_start", step=0, warm_start_step=step, learning_rate=rate, **_figures(report))
+                self._metrics.append(
+                    "warm_start", step=0, warm_start_step=step, learning_rate=rate, **update_figures(report)
+                )
                 phase.advance(1, {"loss": f"{report.loss:.3f}"})
                 self._show_done()
         await self._learner.publish()
@@ -165,8 +170,9 @@ class Trainer:
         jobs = training_jobs(self._session.preparation, step)
         with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
             collection = await collect(self._session, jobs, phase, self._stop)
-        self._check_ids()
-        self._check_agents(step, collection)
+        check_ids(self._session)
+        if what := missing_agents(self._session, collection):
+            self._display.line(f"Step {step}: {what}")
         failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
         report = self._session.preparation.algorithm.compute(
             TransitionBatch(collection.transitions), max_sequence=self._learner.max_sequence
@@ -178,37 +184,13 @@ class Trainer:
             self._display.line(f"Step {step}: {warning}")
         with self._clock.phase("learning"), self._display.phase(f"step {step} learning", 1) as phase:
             updates = await self._learn(step, report)
-            phase.advance(1, _shown(updates, report))
+            phase.advance(1, shown_figures(updates, report))
         if updates:
             await self._learner.publish()
         self._settle([*collection.excluded, *report.ledger(step)], step)
         self._state = replace(self._state, step=step)
         self._record(step, collection, report, updates, failed)
         self._show_done()
-
-    def _check_ids(self) -> None:
-        """Stops before the optimiser when the endpoint gave nothing to train on."""
-        name = self._session.engine.name
-        count = self._session.gateway.id_counts().get(name)
-        if count is not None and count.calls and not count.with_ids:
-            raise TokenIdsMissingError(
-                f"0 of {count.calls} calls answered by {name} have ids: the endpoint returns no token ids or logprobs",
-                cure="Use a server that answers `return_token_ids` (vLLM 0.10.2 or newer), or leave out policy.endpoint",
-            )
-
-    def _check_agents(self, step: int, collection: Collection) -> None:
-        """Says which of the agents to be trained made no call, and stops when none of them did."""
-        wanted = self._config.policy.train or ()
-        missing = [name for name in wanted if name not in collection.agents]
-        if not missing:
-            return
-        seen = ", ".join(sorted(repr(name) for name in collection.agents if name is not None)) or "no agent by name"
-        what = f"policy.train names {', '.join(map(repr, missing))}, but the step's calls were made by {seen}"
-        if len(missing) == len(wanted):
-            raise AgentError(
-                what, cure="Correct the names; they are those `spangrad explain ROLLOUT` shows beside each call"
-            )
-        self._display.line(f"Step {step}: {what}")
 
     async def _learn(self, step: int, report: AdvantageReport) -> list[UpdateReport]:
         """One or more optimiser steps; groups stay whole. No step at all when nothing has an advantage."""
@@ -259,7 +241,7 @@ class Trainer:
             excluded=dict(Counter(entry.reason.value for entry in collection.excluded)),
             sampled_tokens=collection.sampled_tokens,
             rollout_seconds=collection.seconds,
-            updates=[_figures(update) for update in updates],
+            updates=[update_figures(update) for update in updates],
             lightningrl=dict(report.metrics),
         )
 
@@ -295,23 +277,3 @@ class Trainer:
 
 def _progress(state: RunState) -> tuple[int, int]:
     return state.warm_start_steps, state.step
-
-
-def _figures(report: UpdateReport) -> dict[str, Any]:
-    return {
-        "loss": report.loss,
-        "grad_norm": report.grad_norm,
-        "tokens": report.tokens,
-        "computed_tokens": report.computed_tokens,
-        **report.metrics,
-    }
-
-
-def _shown(updates: Sequence[UpdateReport], report: AdvantageReport) -> dict[str, str]:
-    figures = {
-        "groups": f"{report.metrics['groups']:.0f}",
-        "without variance": f"{report.metrics['zero_variance_groups']:.0f}",
-    }
-    if not updates:
-        return {**figures, "update": "none"}
-    return {**figures, "grad norm": " ".join(f"{update.grad_norm:.2f}" for update in updates)}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from spangrad.training._run_file import write_whole, writing
 
 
 class MetricsFile:
@@ -14,17 +18,36 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lost_record = False
+        """A record could not be written; a checkpoint made now would keep it from ever being written again."""
 
     def append(self, kind: str, **record: Any) -> None:
-        """Writes one record; figures that are not finite become null, since JSON has no word for them."""
+        """Writes one record; figures that are not finite become null, since JSON has no word for them.
+
+        Raises:
+            RunFolderError: it cannot be written; what was there before is as it was.
+        """
         line = json.dumps({"kind": kind, **_finite(record)}, allow_nan=False)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        self.lost_record = True
+        with writing(self.path):
+            size = self.path.stat().st_size if self.path.exists() else 0
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+            except OSError:
+                with suppress(OSError):  # half a line would spoil the next one
+                    os.truncate(self.path, size)
+                raise
+        self.lost_record = False
 
     def keep_until(self, step: int) -> None:
-        """Drops records of steps after `step`, which a resumed run will write again."""
+        """Drops records of steps after `step`, which a resumed run will write again.
+
+        Raises:
+            RunFolderError: the file cannot be written; it is as it was.
+        """
         kept = [line for line in self._lines() if _step(line) <= step]
-        self.path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        write_whole(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> list[dict[str, Any]]:
         """All records, oldest first."""
@@ -33,7 +56,7 @@ class MetricsFile:
     def _lines(self) -> list[str]:
         if not self.path.exists():
             return []
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        lines = self.path.read_text(encoding="utf-8").split("\n")
         return [line for line in lines if _whole(line)]
 
 

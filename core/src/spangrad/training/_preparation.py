@@ -15,7 +15,8 @@ from spangrad.errors import ConfigError
 from spangrad.lightningrl import LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
 from spangrad.rollouts import Agent, RewardFunction, Task, load_agent, load_reward
-from spangrad.training._config import LoadedConfig, TrainConfig, config_error, load_config
+from spangrad.training._config import TrainConfig
+from spangrad.training._loaded_config import LoadedConfig, config_error, load_config
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
 
@@ -23,13 +24,29 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """A checked run, ready to start."""
+class PolicyPreparation:
+    """A checked policy, ready to be served."""
 
     loaded: LoadedConfig
     plugins: Plugins
     factory: BackendFactory
     backend_options: Mapping[str, Any]
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings."""
+        return self.loaded.config
+
+    def settings(self) -> RunSettings:
+        """What the run's folder keeps of all this."""
+        config = self.config
+        return RunSettings(config.backend, dict(self.backend_options), config.seed, config.model_dump(mode="json"))
+
+
+@dataclass(frozen=True)
+class Preparation(PolicyPreparation):
+    """A checked run, ready to start."""
+
     algorithm: LightningRL
     agent: Agent
     reward: RewardFunction | None
@@ -38,20 +55,10 @@ class Preparation:
     demonstrations: tuple[Mapping[str, Any], ...]
 
     @property
-    def config(self) -> TrainConfig:
-        """The settings."""
-        return self.loaded.config
-
-    @property
     def loss(self) -> LossSettings:
         """The policy loss the settings ask for."""
         table = self.config.algorithm
         return LossSettings(table.loss, table.clip_low, table.clip_high, table.kl_coefficient)
-
-    def settings(self) -> RunSettings:
-        """What the run's folder keeps of all this."""
-        config = self.config
-        return RunSettings(config.backend, dict(self.backend_options), config.seed, config.model_dump(mode="json"))
 
     def identity(self) -> dict[str, Any]:
         """What must not change between a run and its resumption: it decides which tasks a step sees."""
@@ -75,7 +82,7 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
     """
     loaded = load_config(path, overrides)
     config, folder = loaded.config, loaded.folder
-    tasks = load_tasks(config.tasks.train, folder)
+    tasks = load_tasks(config.tasks.train, folder, key="tasks.train")
     factory, options, algorithm = checked_parts(
         loaded, plugins, lambda factory: _conflicts(loaded, factory, len(tasks))
     )
@@ -88,7 +95,10 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
         agent=load_agent(config.agent.run or config.agent.command or "", folder),
         reward=load_reward(config.agent.reward, folder) if config.agent.reward else None,
         tasks=tasks,
-        heldout={name: load_tasks(source, folder) for name, source in config.tasks.heldout.items()},
+        heldout={
+            name: load_tasks(source, folder, key=f"tasks.heldout.{name}")
+            for name, source in config.tasks.heldout.items()
+        },
         demonstrations=load_demonstrations(config.warm_start.demonstrations, folder) if config.warm_start else (),
     )
 

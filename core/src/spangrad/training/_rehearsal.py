@@ -4,34 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Any
 
 from spangrad.plugins import Plugins
 from spangrad.rollouts import RolloutJob, RolloutResult, Task, load_agent, load_reward
 from spangrad.store import RolloutStatus
 from spangrad.training._collection import extraction_of, until_stopped
-from spangrad.training._config import (
-    AgentTable,
-    LoadedConfig,
-    PolicyTable,
-    RolloutsTable,
-    TasksTable,
-    TrainConfig,
-    TrainingTable,
-)
 from spangrad.training._evaluation import path_safe
+from spangrad.training._loaded_config import LoadedConfig
+from spangrad.training._output import shown_output
 from spangrad.training._preparation import Preparation, checked_parts
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._run import stop_on_signal
 from spangrad.training._run_folder import RunFolder
 from spangrad.training._session import Session, open_session
 from spangrad.transitions import Reason
-
-NAME = "rehearsal"
-"""Of the run's folder, where no train.toml names it."""
-ANY_MODEL = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +40,7 @@ class RehearsedRollout:
     agents: tuple[str | None, ...]
     """The agent of each call, in the order they were received; None where it is not known."""
     output: Any
+    """What it returned, or a text of it when JSON cannot carry that."""
 
     @property
     def failed(self) -> bool:
@@ -60,36 +49,8 @@ class RehearsedRollout:
 
     def as_json(self) -> dict[str, Any]:
         """As `spangrad run --json` prints it."""
-        return {**asdict(self), "status": self.status.value}
-
-
-def unconfigured(
-    agent: str | Sequence[str],
-    folder: Path,
-    *,
-    reward: str | None,
-    backend: str,
-    policy: Mapping[str, Any],
-    rollouts: Mapping[str, Any],
-) -> LoadedConfig:
-    """The settings of a rehearsal without a train.toml; the model answers to every name an agent asks for.
-
-    Raises:
-        pydantic.ValidationError: a value that cannot be.
-    """
-    command = isinstance(agent, str) or len(agent) > 1 or ":" not in agent[0]
-    config = TrainConfig(
-        name=NAME,
-        backend=backend,
-        agent=AgentTable(command=list(agent), reward=reward) if command else AgentTable(run=agent[0], reward=reward),
-        tasks=TasksTable(train=""),
-        policy=PolicyTable(aliases=[ANY_MODEL], **policy),
-        rollouts=RolloutsTable(**rollouts),
-        training=TrainingTable(steps=0),
-    )
-    beside = folder / config.policy.model
-    model = str(beside) if beside.exists() else config.policy.model
-    return LoadedConfig(config=config, backend_options={"model": model}, folder=folder, path=Path("spangrad run"))
+        # Not asdict(): it copies, and the output may be anything.
+        return {**{field.name: getattr(self, field.name) for field in fields(self)}, "status": self.status.value}
 
 
 def prepare_rehearsal(loaded: LoadedConfig, tasks: Sequence[Task], plugins: Plugins) -> Preparation:
@@ -171,5 +132,5 @@ def _rehearsed(session: Session, result: RolloutResult) -> RehearsedRollout:
         transitions=len(extraction.transitions) + unrewarded,
         left_out={reason.value: count for reason, count in left_out.items()},
         agents=tuple(extraction.agents[call.call_id] for call in calls),
-        output=result.output,
+        output=shown_output(result),
     )

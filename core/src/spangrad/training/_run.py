@@ -15,8 +15,10 @@ from spangrad.training._curve import draw_curve
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._loop import Trainer
 from spangrad.training._metrics import MetricsFile
+from spangrad.training._output import shown_output
 from spangrad.training._preparation import Preparation
 from spangrad.training._progress import ProgressDisplay
+from spangrad.training._run_file import write_whole
 from spangrad.training._run_folder import RunFolder
 from spangrad.training._session import open_session
 from spangrad.training._summary import RunSummary
@@ -72,10 +74,8 @@ async def evaluate(
                 measured.append(evaluation(name, 0, version, collection.results, success_at=success_at))
                 answers += [_answer(name, result) for result in collection.results]
     folder = session.folder
-    text = json.dumps([one.as_json() for one in measured], indent=2)
-    (folder.path / "evaluation.json").write_text(text + "\n", encoding="utf-8")
-    lines = "".join(json.dumps(answer) + "\n" for answer in answers)
-    (folder.path / "answers.jsonl").write_text(lines, encoding="utf-8")
+    write_whole(folder.path / "evaluation.json", json.dumps([one.as_json() for one in measured], indent=2) + "\n")
+    write_whole(folder.path / "answers.jsonl", "".join(json.dumps(answer) + "\n" for answer in answers))
     return folder, measured
 
 
@@ -87,7 +87,7 @@ def _answer(heldout: str, result: RolloutResult) -> dict[str, Any]:
         "rollout_id": result.job.rollout_id,
         "status": result.status.value,
         "reward": result.reward,
-        "output": result.output,
+        "output": shown_output(result),
     }
 
 

@@ -3,6 +3,7 @@
 runs/NAME/
 ├── config.json          the settings it ran with
 ├── spangrad.db          rollouts, calls, rewards, spans, ledger
+├── lock                 held by the process that works on the run
 ├── metrics.jsonl        one line per step, evaluation and warm-start step
 ├── checkpoints/step-N/  what --resume needs; only the latest is kept
 ├── model/               the trained model, a Hugging Face folder
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from spangrad.errors import CheckpointError, ConfigError
+from spangrad.training._run_file import write_whole
+from spangrad.training._run_lock import locked
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -50,8 +53,12 @@ class RunFolder:
         return self.path / "config.json"
 
     def write_settings(self, settings: RunSettings) -> None:
-        """Keeps what the run was started with."""
-        self.config.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+        """Keeps what the run was started with.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        write_whole(self.config, json.dumps(asdict(settings), indent=2) + "\n")
 
     def settings(self) -> RunSettings:
         """What the run was started with.
@@ -88,6 +95,18 @@ class RunFolder:
     def summary(self) -> Path:
         return self.path / "summary.json"
 
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    def in_use(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which no other process can work on the run.
+
+        Raises:
+            RunFolderError: another one does, or the folder cannot be written.
+        """
+        return locked(self.lock)
+
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """Step and folder of the newest whole checkpoint."""
         if not self.checkpoints.is_dir():
@@ -103,10 +122,14 @@ class RunFolder:
         partial = self.checkpoints / f"partial-{os.getpid()}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        yield partial
-        final = self.checkpoints / f"step-{step:05d}"
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+        try:
+            yield partial
+            final = self.checkpoints / f"step-{step:05d}"
+            shutil.rmtree(final, ignore_errors=True)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)  # a full disk is not to stay full for its sake
+            raise
         for entry in self.checkpoints.iterdir():
             if entry != final:
                 shutil.rmtree(entry)
@@ -133,8 +156,8 @@ def new_run_folder(root: Path, name: str) -> RunFolder:
             return RunFolder(path)
 
 
-def latest_run_folder(root: Path) -> RunFolder:
-    """The run of any name that was worked on last.
+def run_folders(root: Path) -> list[RunFolder]:
+    """The runs of any name, the one that was worked on last first.
 
     Raises:
         ConfigError: there is none.
@@ -144,7 +167,7 @@ def latest_run_folder(root: Path) -> RunFolder:
         raise ConfigError(
             f"There is no run under {root}", cure="Name one with --run, or make one with `spangrad train`"
         )
-    return max(runs, key=lambda run: run.store.stat().st_mtime)
+    return sorted(runs, key=lambda run: run.store.stat().st_mtime, reverse=True)
 
 
 def resumed_run_folder(root: Path, name: str) -> RunFolder:

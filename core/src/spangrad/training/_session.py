@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from spangrad.errors import ConfigError
 from spangrad.gateway import EndpointEngine, Engine, Gateway, Route, RouteTable, TokenEngine
 from spangrad.rollouts import Runner
 from spangrad.store import Store, open_store
-from spangrad.training._preparation import Preparation
+from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
 
 POLICY = "policy"
@@ -20,60 +21,113 @@ POLICY = "policy"
 
 
 @dataclass(frozen=True)
-class Session:
-    """Everything that is running."""
+class Serving:
+    """A policy that answers calls, and where they are recorded."""
 
-    preparation: Preparation
     folder: RunFolder
     backend: Backend
     engine: Engine
     store: Store
     gateway: Gateway
+
+
+@dataclass(frozen=True)
+class Session(Serving):
+    """Everything that is running."""
+
+    preparation: Preparation
     runner: Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a gateway listens and who may call it."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free one."""
+    key: str | None = None
+    """The evaluator's; made up when None."""
+    allow_anonymous: bool = True
+    """Clients on this machine need no key to call the model."""
+
+
+@asynccontextmanager
+async def open_serving(
+    preparation: PolicyPreparation, open_folder: Callable[[], RunFolder], listening: Listening
+) -> AsyncIterator[Serving]:
+    """Loads the model and serves it; closes all of it when the block ends, however it ends.
+
+    Args:
+        preparation: the checked policy.
+        open_folder: gives the run's folder; called once the model is loaded, so that a run that cannot start leaves none
+            (nor one that cannot listen).
+        listening: where the gateway listens.
+
+    Raises:
+        RunFolderError, StoreError, GatewayError, ModelNotFoundError: a part cannot start.
+    """
+    backend = preparation.factory.create(preparation.backend_options, seed=preparation.config.seed)
+    try:
+        engine = _engine(preparation, backend)
+        folder = open_folder()
+        with folder.in_use():
+            new, started = not folder.config.exists(), False
+            folder.write_settings(preparation.settings())
+            store = open_store(folder.store)
+            try:
+                with _gateway(preparation, engine, store, listening) as gateway:
+                    started = True
+                    yield Serving(folder, backend, engine, store, gateway)
+            finally:
+                store.close()
+                if new and not started:
+                    shutil.rmtree(folder.path, ignore_errors=True)
+    finally:
+        await backend.close()
 
 
 @asynccontextmanager
 async def open_session(
     preparation: Preparation, open_folder: Callable[[], RunFolder], *, port: int = 0
 ) -> AsyncIterator[Session]:
-    """Loads the model and starts everything; closes all of it when the block ends, however it ends.
+    """Serves the model and gets ready to run the agent; closes all of it when the block ends, however it ends.
 
     Args:
         preparation: the checked run.
-        open_folder: gives the run's folder; called once the model is loaded, so that a run that cannot start leaves none.
+        open_folder: as for `open_serving`.
         port: where the gateway listens; 0 takes a free port.
 
     Raises:
-        StoreError, GatewayError, ModelNotFoundError: a part cannot start.
+        RunFolderError, StoreError, GatewayError, ModelNotFoundError: a part cannot start.
     """
-    config = preparation.config
-    backend = preparation.factory.create(preparation.backend_options, seed=config.seed)
-    try:
-        engine = _engine(preparation, backend)
-        folder = open_folder()
-        folder.write_settings(preparation.settings())
-        store = open_store(folder.store)
-        try:
-            routes = RouteTable([Route(alias, engine, POLICY) for alias in config.policy.aliases])
-            with Gateway(store, routes, port=port) as gateway:
-                runner = Runner(
-                    preparation.agent,
-                    preparation.reward,
-                    gateway,
-                    store,
-                    concurrency=config.rollouts.concurrency,
-                    timeout=config.rollouts.timeout,
-                    retries=config.rollouts.retries,
-                )
-                with preparation.plugins.attached(), runner:
-                    yield Session(preparation, folder, backend, engine, store, gateway, runner)
-        finally:
-            store.close()
-    finally:
-        await backend.close()
+    table = preparation.config.rollouts
+    async with open_serving(preparation, open_folder, Listening(port=port)) as s:
+        runner = Runner(
+            preparation.agent,
+            preparation.reward,
+            s.gateway,
+            s.store,
+            concurrency=table.concurrency,
+            timeout=table.timeout,
+            retries=table.retries,
+        )
+        with preparation.plugins.attached(), runner:
+            yield Session(s.folder, s.backend, s.engine, s.store, s.gateway, preparation, runner)
 
 
-def _engine(preparation: Preparation, backend: Backend) -> Engine:
+def _gateway(preparation: PolicyPreparation, engine: Engine, store: Store, listening: Listening) -> Gateway:
+    return Gateway(
+        store,
+        RouteTable([Route(alias, engine, POLICY) for alias in preparation.config.policy.aliases]),
+        host=listening.host,
+        port=listening.port,
+        evaluator_key=listening.key,
+        allow_anonymous=listening.allow_anonymous,
+    )
+
+
+def _engine(preparation: PolicyPreparation, backend: Backend) -> Engine:
     policy = preparation.config.policy
     if policy.endpoint is None:
         return TokenEngine(backend.sampler, backend.chat_format, name=backend.name)

@@ -15,6 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from spangrad.training._evaluation import Evaluation
+from spangrad.training._run_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,12 @@ class RunSummary:
         }
 
     def write(self, path: Path) -> None:
-        """Writes summary.json."""
-        path.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
+        """Writes summary.json.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        write_whole(path, json.dumps(self.as_json(), indent=2) + "\n")
 
     def table(self) -> Table:
         """Before and after, with 95% intervals."""

@@ -3,54 +3,70 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spangrad.errors import TaskError
-from spangrad.rollouts import Task, load_function
+from spangrad.rollouts import Task, is_async, load_function, problem_of
 
 
-def load_tasks(source: str, folder: Path) -> tuple[Task, ...]:
+def load_tasks(source: str, folder: Path, *, key: str = "tasks") -> tuple[Task, ...]:
     """The tasks of a .jsonl file or "module:function".
 
     A task is a JSON object; its `task_id` (text or a whole number) names it, and where it has none its position does.
 
+    Args:
+        source: where they come from.
+        folder: where files and modules are looked for.
+        key: the setting that names the source, for messages.
+
     Raises:
         TaskError: the source cannot be read, is empty, or holds something that is not a JSON object, or one id twice.
     """
+    origin = _Source(source, folder, key)
     tasks: dict[str, Task] = {}
-    for position, record in enumerate(_records(source, folder)):
+    for position, (place, record) in enumerate(origin.records()):
         task_id = record.get("task_id", position)
         if isinstance(task_id, bool) or not isinstance(task_id, str | int):
-            raise TaskError(
-                f"{source}: task {position} has a task_id that is neither text nor a whole number: {task_id!r}"
-            )
+            raise origin.error(f"{place} has a task_id that is neither text nor a whole number: {task_id!r}")
         if str(task_id) in tasks:
-            raise TaskError(f"{source}: two tasks have the task_id {task_id!r}", cure="Give each task an id of its own")
-        tasks[str(task_id)] = Task(str(task_id), record)
+            raise origin.error(f"two tasks have the task_id {task_id!r}", cure="Give each task an id of its own")
+        try:
+            tasks[str(task_id)] = Task(str(task_id), record)
+        except TaskError as error:
+            raise origin.error(f"{place}: {error.what}", cure=error.cure) from error
     if not tasks:
-        raise TaskError(f"{source} holds no tasks")
+        raise origin.error("holds no tasks")
     return tuple(tasks.values())
 
 
-def load_demonstrations(source: str, folder: Path) -> tuple[Mapping[str, Any], ...]:
+def load_demonstrations(
+    source: str, folder: Path, *, key: str = "warm_start.demonstrations"
+) -> tuple[Mapping[str, Any], ...]:
     """The conversations of a .jsonl file or "module:function": {"messages": [...], "tools": [...]} each.
+
+    Arguments as for `load_tasks`.
 
     Raises:
         TaskError: the source cannot be read or is empty, or a conversation has no assistant message to learn from.
     """
-    conversations = tuple(_records(source, folder))
-    for position, conversation in enumerate(conversations):
+    origin = _Source(source, folder, key)
+    conversations = []
+    for place, conversation in origin.records():
         messages = conversation.get("messages")
         if not isinstance(messages, list) or not all(isinstance(m, Mapping) and "role" in m for m in messages):
-            raise TaskError(f'{source}: demonstration {position} has no "messages" list of chat messages')
+            raise origin.error(f'{place} has no "messages" list of chat messages')
         if not any(message["role"] == "assistant" for message in messages):
-            raise TaskError(f"{source}: demonstration {position} has no assistant message to learn from")
+            raise origin.error(f"{place} has no assistant message to learn from")
+        conversations.append(conversation)
     if not conversations:
-        raise TaskError(f"{source} holds no demonstrations")
-    return conversations
+        raise origin.error("holds no demonstrations")
+    return tuple(conversations)
 
 
 def digest(tasks: Sequence[Task]) -> str:
@@ -59,35 +75,70 @@ def digest(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _records(source: str, folder: Path) -> Iterable[dict[str, Any]]:
-    raw = _from_file(folder / source) if source.endswith(".jsonl") else _from_function(source, folder)
-    for position, record in raw:
-        if not isinstance(record, Mapping):
-            raise TaskError(f"{source}: entry {position} is {type(record).__name__}, not a JSON object")
-        try:
-            yield json.loads(json.dumps(record, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise TaskError(f"{source}: entry {position} cannot be written as JSON: {error}") from error
+def parsed(text: str) -> Any:
+    """The value of a JSON text.
 
-
-def _from_file(path: Path) -> Iterable[tuple[str, Any]]:
+    Raises:
+        ValueError: it is no JSON, or nested so deeply that Python cannot read it.
+    """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where records come from, and which setting says so."""
+
+    spec: str
+    folder: Path
+    key: str
+
+    def error(self, what: str, *, cure: str = "") -> TaskError:
+        """An error of this source."""
+        return TaskError(f"{self.key}: {self.spec}: {what}", cure=cure)
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Place ("line 3", "entry 0") and content of each record, checked to be a JSON object that can be sent around."""
+        for place, record in self._from_file() if self.spec.endswith(".jsonl") else self._from_function():
+            if not isinstance(record, Mapping):
+                raise self.error(f"{place} is {type(record).__name__}, not a JSON object")
+            if (problem := problem_of(record)) is not None:
+                raise self.error(f"{place} cannot be written as JSON: {problem}")
+            yield place, json.loads(json.dumps(record))
+
+    def _from_file(self) -> Iterator[tuple[str, Any]]:
+        path = self.folder / self.spec
         try:
-            yield f"line {number}", json.loads(line)
-        except ValueError as error:
-            raise TaskError(f"{path}, line {number} is not JSON: {error}") from error
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TaskError(f"{self.key}: {path} cannot be read: {error}") from error
+        # Not splitlines(): JSON strings may hold the other characters that it takes for the end of a line.
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                yield f"line {number}", parsed(line)
+            except ValueError as error:
+                raise self.error(f"line {number} is not JSON: {error}") from error
 
+    def _from_function(self) -> Iterator[tuple[str, Any]]:
+        if not re.fullmatch(r"[\w.]+:[\w.]+", self.spec):
+            raise self.error('is neither a .jsonl file nor of the form "module:function"')
+        function = load_function(self.spec, self.folder, noun=f"{self.key} function", error=TaskError)
+        for position, record in enumerate(self._called(function)):
+            yield f"entry {position}", record
 
-def _from_function(source: str, folder: Path) -> Iterable[tuple[str, Any]]:
-    function = load_function(source, folder)
-    try:
-        records = list(function())
-    except Exception as error:  # the user's code may raise anything; it is reported as theirs
-        raise TaskError(f"{source} raised {type(error).__name__}: {error}") from error
-    return ((str(position), record) for position, record in enumerate(records))
+    def _called(self, function: Callable[..., Any]) -> list[Any]:
+        if is_async(function) or inspect.isasyncgenfunction(inspect.unwrap(function)):
+            raise self.error("the function is async", cure="Write it as a plain `def` that returns the list")
+        try:
+            given = function()
+            records = None if inspect.iscoroutine(given) else list(given)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything; it is reported as theirs
+            raise self.error(f"the function raised {type(error).__name__}: {error}") from error
+        if records is None:
+            given.close()  # else Python warns that it was never awaited
+            raise self.error("the function returns a coroutine", cure="Let it return the list itself")
+        return records

@@ -23,7 +23,8 @@ def key_lines(text: str) -> Mapping[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
     multiline: str | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines(): TOML strings may hold the other characters that it takes for the end of a line.
+    for number, line in enumerate(text.split("\n"), start=1):
         if multiline is not None:
             if multiline in line:
                 multiline = None

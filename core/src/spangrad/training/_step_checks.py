@@ -1,0 +1,41 @@
+"""What a step's rollouts must have been for the step to be trained on."""
+
+from __future__ import annotations
+
+from spangrad.errors import AgentError, TokenIdsMissingError
+from spangrad.training._collection import Collection
+from spangrad.training._session import Session
+
+
+def check_ids(session: Session) -> None:
+    """Stops before the optimiser when the endpoint gave nothing to train on.
+
+    Raises:
+        TokenIdsMissingError: none of its calls came with token ids.
+    """
+    name = session.engine.name
+    count = session.gateway.id_counts().get(name)
+    if count is not None and count.calls and not count.with_ids:
+        raise TokenIdsMissingError(
+            f"0 of {count.calls} calls answered by {name} have ids: the endpoint returns no token ids or logprobs",
+            cure="Use a server that answers `return_token_ids` (vLLM 0.10.2 or newer), or leave out policy.endpoint",
+        )
+
+
+def missing_agents(session: Session, collection: Collection) -> str:
+    """Which of the agents to be trained made no call, as a sentence; empty when all did.
+
+    Raises:
+        AgentError: none of them made any.
+    """
+    wanted = session.preparation.config.policy.train or ()
+    missing = [name for name in wanted if name not in collection.agents]
+    if not missing:
+        return ""
+    seen = ", ".join(sorted(repr(name) for name in collection.agents if name is not None)) or "no agent by name"
+    what = f"policy.train names {', '.join(map(repr, missing))}, but the step's calls were made by {seen}"
+    if len(missing) == len(wanted):
+        raise AgentError(
+            what, cure="Correct the names; they are those `spangrad explain ROLLOUT` shows beside each call"
+        )
+    return what
