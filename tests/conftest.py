@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -127,15 +128,36 @@ class Project:
         return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """A fresh project whose backend follows a script and gets better with every published version."""
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "train.toml").write_text(CONFIG)
-    plugin = tmp_path / "plugin"
+def new_project(path: Path) -> Project:
+    """A fresh project in a folder, whose backend follows a script and gets better with every published version."""
+    (path / "agent.py").write_text(AGENT)
+    (path / "train.toml").write_text(CONFIG)
+    plugin = path / "plugin"
     info = plugin / "scripted_plugin-0.1.dist-info"
     info.mkdir(parents=True)
     (plugin / "scripted_plugin.py").write_text(PLUGIN)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scripted-plugin\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text("[spangrad]\nscripted = scripted_plugin\n")
+    return Project(path)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A fresh project of the test's own."""
+    return new_project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def project_trained_once(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with a finished run, and later an evaluation of it; tests copy it."""
+    project = new_project(tmp_path_factory.mktemp("trained"))
+    project.json("train", "train.toml")
+    project.json("eval", "train.toml")
+    return project
+
+
+@pytest.fixture
+def trained_project(project_trained_once: Project, tmp_path: Path) -> Project:
+    """A copy of a project with a finished run of 4 steps, `runs/demo`, and an evaluation, `runs/demo-evaluation`."""
+    shutil.copytree(project_trained_once.path, tmp_path, dirs_exist_ok=True)
     return Project(tmp_path)

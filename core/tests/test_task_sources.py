@@ -60,7 +60,7 @@ def test_half_a_surrogate_pair_is_refused_in_a_task_made_by_hand(make: Any) -> N
 def test_a_long_id_is_refused_with_what_to_do(tmp_path: Path) -> None:
     written(tmp_path, json.dumps({"task_id": "k" * 200}), json.dumps({"task_id": "k" * 201}))
 
-    with pytest.raises(TaskError, match="line 2: The task_id 'kkkk.* has 201 characters, more than 200") as caught:
+    with pytest.raises(TaskError, match=r"line 2: The task_id 'kkkk.* has 201 characters, more than 200") as caught:
         load_tasks("t.jsonl", tmp_path)
     assert "short id" in caught.value.cure
 
@@ -69,7 +69,7 @@ def test_a_long_id_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, depth: int) -> None:
     written(tmp_path, '{"q": 1}', f'{{"q": {"[" * depth}{"]" * depth}}}')
 
-    with pytest.raises(TaskError, match="line 2 .*nested (too deeply|more than 100 levels deep)"):
+    with pytest.raises(TaskError, match=r"line 2 .*nested (too deeply|more than 100 levels deep)"):
         load_tasks("t.jsonl", tmp_path)
 
 

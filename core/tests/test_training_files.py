@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spangrad.errors import CheckpointError, TaskError
+from spangrad.errors import CheckpointError, RunFolderError, TaskError
 from spangrad.training import new_run_folder, proportion, resumed_run_folder
 from spangrad.training._curve import draw_curve
+from spangrad.training._evaluation import path_safe
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
+from spangrad.training._run_file import write_whole
 from spangrad.training._run_folder import RunFolder
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
 from spangrad.training._toml_positions import key_lines, line_of
@@ -82,6 +88,15 @@ class TestTasks:
         assert digest(tasks) == digest(load_tasks("t.jsonl", tmp_path))
         assert digest(tasks) != digest(tasks[::-1])
 
+    def test_ids_that_differ_only_in_characters_urls_have_no_place_for_stay_different(self) -> None:
+        ids = ["a/b", "a_b", "a b", "東京", "大阪", "_", "plain-1.2~x"]
+
+        safe = [path_safe(text) for text in ids]
+
+        assert len(set(safe)) == len(ids)
+        assert all(re.fullmatch(r"[A-Za-z0-9._~-]+", text) for text in safe)
+        assert (safe[1], safe[-1]) == ("a_b", "plain-1.2~x")
+
 
 class TestOrder:
     @given(tasks=st.integers(1, 30), seed=st.integers(0, 5), data=st.data())
@@ -142,8 +157,65 @@ class TestMetricsFile:
     def test_there_is_nothing_to_read_before_anything_is_written(self, tmp_path: Path) -> None:
         assert MetricsFile(tmp_path / "metrics.jsonl").read() == []
 
+    def test_a_full_disk_loses_the_new_record_only_and_says_so(self, tmp_path: Path) -> None:
+        metrics = MetricsFile(tmp_path / "metrics.jsonl")
+        metrics.append("step", step=1)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.path.stat().st_size + 10, limits[1]))
+        try:
+            with pytest.raises(RunFolderError, match=r"metrics\.jsonl cannot be written: File too large"):
+                metrics.append("step", step=2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert metrics.lost_record
+        metrics.append("step", step=2)
+        assert [record["step"] for record in metrics.read()] == [1, 2]
+        assert not metrics.lost_record
+
+
+class TestRunFile:
+    def test_a_file_is_replaced_whole_or_stays_as_it_was(self, tmp_path: Path) -> None:
+        file = tmp_path / "a.json"
+        write_whole(file, "old")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+        try:
+            with pytest.raises(RunFolderError, match="cannot be written: File too large"):
+                write_whole(file, "new" * 100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        assert file.read_text() == "old"
+        assert list(tmp_path.iterdir()) == [file]
+
 
 class TestRunFolder:
+    def test_one_holds_it_at_a_time_and_is_named(self, tmp_path: Path) -> None:
+        folder = RunFolder(tmp_path)
+
+        with (
+            folder.in_use(),
+            pytest.raises(RunFolderError, match=f"in use by process {os.getpid()}"),
+            folder.in_use(),
+        ):
+            pytest.fail("two hold it")
+        with folder.in_use():
+            pass
+
+    def test_a_child_that_was_forked_meanwhile_does_not_hold_it(self, tmp_path: Path) -> None:
+        folder = RunFolder(tmp_path)
+        with folder.in_use():
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+        try:
+            with folder.in_use():
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
     def test_a_run_never_overwrites_another_and_resume_finds_the_latest(self, tmp_path: Path) -> None:
         names = [new_run_folder(tmp_path, "demo").path.name for _ in range(11)]
         new_run_folder(tmp_path, "demo-evaluation")

@@ -207,3 +207,20 @@ def test_the_plugin_registers_the_integration_without_importing_openai() -> None
     script = "import sys, spangrad_openai.plugin; print(sorted({m.split('.')[0] for m in sys.modules} & {'openai', 'torch'}))"
     listed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert listed.stdout.strip() == "[]"
+
+
+def test_the_instrumentor_does_not_remember_every_answer_of_the_responses_api_for_good() -> None:
+    from opentelemetry.instrumentation.openai.v1 import responses_wrappers  # noqa: PLC0415 - imported by attaching
+
+    before = responses_wrappers.responses
+    detach = OpenAIIntegration().attach()
+    try:
+        kept: dict[str, Any] = responses_wrappers.responses
+        for number in range(1000):
+            kept[f"response-{number}"] = number
+        assert list(kept)[-1] == "response-999"
+        assert len(kept) == 256
+    finally:
+        detach()
+    assert responses_wrappers.responses is before
+    assert "response-999" not in before

@@ -222,6 +222,20 @@ def test_a_package_of_the_programs_own_called_agents_is_not_taken_for_the_sdk(tm
     assert "another name" in said
 
 
+WAITING = """
+from spangrad.plugins import load_plugins
+with load_plugins({"SPANGRAD_PLUGINS": "openai,openai-agents", "SPANGRAD_STRICT": "1"}).attached():
+    from agents.tracing.spans import SpanImpl
+    from openai._base_client import AsyncAPIClient
+    print(hasattr(SpanImpl.start, "__wrapped__"), hasattr(AsyncAPIClient._prepare_options, "__wrapped__"))
+print(hasattr(SpanImpl.start, "__wrapped__"), hasattr(AsyncAPIClient._prepare_options, "__wrapped__"))
+"""
+
+
+def test_it_is_attached_when_the_program_comes_to_import_the_sdk(tmp_path: Path) -> None:
+    assert python(WAITING, tmp_path).splitlines() == ["True True", "False False"]
+
+
 def test_importing_the_package_imports_no_framework(tmp_path: Path) -> None:
     code = (
         "import sys, spangrad_openai_agents.plugin; print({'agents', 'openai', 'opentelemetry.sdk'} & set(sys.modules))"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,20 @@ from agents import (
     Runner,
 )
 
+from spangrad.capture import flush_spans
+
 if TYPE_CHECKING:
     from integrations.openai_agents.tests.conftest import Stage
 
 pytestmark = pytest.mark.usefixtures("attached", "api")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """A stream that is dropped ends its span when it is collected: not in the middle of another test."""
+    yield
+    gc.collect()
+    flush_spans()
 
 
 def agent(*tools: Any, **options: Any) -> Agent[Any]:

@@ -22,7 +22,8 @@ def read_pretrained(folder: Path, kind: Any, **options: Any) -> Any:
     # Damaged files make the loaders raise whatever they stumble over, down to a bare Exception of the tokenizers library.
     except Exception as error:
         raise ModelNotFoundError(
-            f"{folder / options.get('gguf_file', '')} holds no model that can be loaded: {error}", cure="Copy or download the model again"
+            f"{folder / options.get('gguf_file', '')} holds no model that can be loaded: {error}",
+            cure="Copy or download the model again",
         ) from error
 
 

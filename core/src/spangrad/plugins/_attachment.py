@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spangrad.errors import PluginError
 from spangrad.plugins._import_watch import on_import
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from spangrad.plugins._registry import Integration, Registered
 
 _log = logging.getLogger("spangrad.plugins")
+
+
+_HALF_A_MODULE: Final = ("partially initialized module", "deadlock detected by _ModuleLock")
+"""What Python says where it lets two imports that wait for each other go on."""
 
 
 class Attachment:
@@ -65,7 +69,7 @@ class Attachment:
         if error is not None and _is_of_half_a_module(error):
             threading.Thread(target=self._attach_after_imports, name="spangrad-attach", daemon=True).start()
         elif error is not None and self._strict:
-            raise _as_plugin_error(self._row.name, error) from error
+            raise _as_plugin_error(self._row.name, error)
         elif error is not None:
             _log.warning("The integration %r is left out: %s", self._row.name, _as_plugin_error(self._row.name, error))
 
@@ -92,18 +96,20 @@ class Attachment:
 
 
 def _is_of_half_a_module(error: BaseException) -> bool:
-    seen: BaseException | None = error
-    while seen is not None:
-        if "partially initialized module" in str(seen) or "deadlock detected by _ModuleLock" in str(seen):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    told: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in told:  # a program can tie a chain of causes into a ring
+        told.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return any(sign in str(one) for one in told for sign in _HALF_A_MODULE)
 
 
 def _as_plugin_error(name: str, error: Exception) -> PluginError:
     if isinstance(error, PluginError):
         return error
-    return PluginError(
+    wrapped = PluginError(
         f"Attaching the integration {name!r} raised {type(error).__name__}: {error}",
         cure="Update the plug-in that brings it",
     )
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,61 @@
+"""`spangrad rollouts`, `explain` and `export`: which run they look into, and runs that cannot be written."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.conftest import Project
+
+
+def fail(project: Project, *arguments: str) -> str:
+    done = project.run(*arguments)
+    assert done.returncode not in {0, 130}, done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
+class TestWhichRun:
+    def test_export_takes_the_latest_run_that_has_a_checkpoint(self, trained_project: Project) -> None:
+        assert trained_project.json("export", "out") == {"folder": "out", "run": "runs/demo", "step": 4}
+        assert "runs/demo-evaluation holds no checkpoint" in fail(
+            trained_project, "export", "other", "--run", "runs/demo-evaluation"
+        )
+
+    def test_export_says_when_no_run_has_a_checkpoint(self, trained_project: Project) -> None:
+        shutil.rmtree(trained_project.path / "runs/demo/checkpoints")
+
+        assert "No run under runs has a checkpoint" in fail(trained_project, "export", "out")
+
+    def test_explain_looks_for_the_rollout_in_all_runs(self, trained_project: Project) -> None:
+        rollout = trained_project.json("rollouts", "--run", "runs/demo", "--phase", "train")["rollouts"][0][
+            "rollout_id"
+        ]
+
+        done = trained_project.run("explain", rollout)
+
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"Rollout {rollout}")
+        assert done.stderr == "Run runs/demo\n"
+
+    def test_explain_takes_the_latest_of_several_runs_that_have_it(self, trained_project: Project) -> None:
+        assert trained_project.json("rollouts")["rollouts"][0]["step"] == 0
+        rollout = trained_project.json("rollouts", "--run", "runs/demo", "--step", "0")["rollouts"][0]["rollout_id"]
+
+        assert trained_project.run("explain", rollout).stderr == "Run runs/demo-evaluation\n"
+
+    def test_a_rollout_that_no_run_has_is_said_so_with_the_option_that_names_a_run(
+        self, trained_project: Project
+    ) -> None:
+        (trained_project.path / "runs/demo-evaluation/spangrad.db").write_bytes(b"no database" * 100)
+
+        error = fail(trained_project, "explain", "train-9")
+
+        assert "No run under runs has a rollout 'train-9'" in error
+        assert "demo-evaluation/spangrad.db" in error, "a run that cannot be read is named"
+        assert "--run" in error
+
+    def test_a_phase_that_is_none_lists_those_there_are(self, trained_project: Project) -> None:
+        assert "There is no phase 'trian'\n  -> Name one of collect, evaluate, train" in fail(
+            trained_project, "rollouts", "--phase", "trian"
+        )
+        assert trained_project.json("rollouts", "--phase", "collect") == {"rollouts": []}

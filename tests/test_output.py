@@ -1,0 +1,115 @@
+"""Standard output and standard error: one JSON document with --json, and no tracebacks that mean nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.conftest import Project
+
+NOISE = """
+
+import os
+import subprocess
+import sys
+
+
+def noise(where):
+    print(f"{where} prints")
+    sys.stdout.write(f"{where} writes\\n")
+    sys.__stdout__.write(f"{where} writes past redirections\\n")
+    sys.__stdout__.flush()
+    os.write(1, f"{where} writes to the descriptor\\n".encode())
+    subprocess.run(["echo", f"{where} starts a program"], check=True)
+
+
+noise("module")
+"""
+CLIENT_EACH = """
+    from openai import AsyncOpenAI
+    client = AsyncOpenAI(base_url=rollout.base_url, api_key=rollout.api_key)
+    messages = [{"role": "user", "content": f"{task['a']}+{task['b']}"}]
+    answer = await client.chat.completions.create(model="policy", messages=messages, max_tokens=8)
+    return answer.choices[0].message.content
+"""
+
+
+@pytest.fixture
+def noisy(project: Project) -> Project:
+    """Agent, reward and task functions print in every way there is, and so does a plug-in."""
+    project.edit("CLIENT = None\n", f"CLIENT = None\n{NOISE}", file="agent.py")
+    project.edit("    global CLIENT\n", "    global CLIENT\n    noise('agent')\n", file="agent.py")
+    project.edit("def reward(task, output):\n", "def reward(task, output):\n    noise('reward')\n", file="agent.py")
+    project.edit("def train():\n", "def train():\n    noise('tasks')\n", file="agent.py")
+    project.edit(
+        "    from spangrad", "    print('plug-in prints')\n    from spangrad", file="plugin/scripted_plugin.py"
+    )
+    project.edit("steps = 4", "steps = 1")
+    return project
+
+
+@pytest.mark.parametrize(
+    ("arguments", "speakers"),
+    [
+        (("train", "train.toml"), {"plug-in", "module", "tasks", "agent", "reward"}),
+        (("train", "train.toml", "--dry-run"), {"plug-in", "module", "tasks"}),
+        (("eval", "train.toml"), {"plug-in", "module", "agent", "reward"}),
+        (("run", "--config", "train.toml", "--task", '{"a": 1, "b": 2}'), {"plug-in", "module", "agent", "reward"}),
+        (("plugins",), {"plug-in"}),
+    ],
+)
+def test_json_is_alone_on_standard_output(noisy: Project, arguments: tuple[str, ...], speakers: set[str]) -> None:
+    done = noisy.run(arguments[0], "--json", *arguments[1:])
+
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+    for speaker in speakers:
+        assert f"{speaker} prints\n" in done.stderr
+    if "agent" in speakers:
+        for way in ("writes", "writes past redirections", "writes to the descriptor", "starts a program"):
+            assert f"agent {way}\n" in done.stderr
+
+
+def test_without_json_what_an_agent_prints_stays_where_it_was(noisy: Project) -> None:
+    done = noisy.run("run", "--config", "train.toml", "--task", '{"a": 1, "b": 2}')
+
+    assert "agent prints\n" in done.stdout
+    assert "agent starts a program\n" in done.stdout
+
+
+@pytest.mark.parametrize("agent", ["shares the loop", "has its own loop", "keeps its clients"])
+def test_clients_that_agents_make_and_forget_leave_no_tracebacks(project: Project, agent: str) -> None:
+    """Each is collected as garbage some time, on whichever event loop runs then."""
+    code = (
+        CLIENT_EACH.replace("    messages", "    KEPT.append(client)\n    messages")
+        if "keeps" in agent
+        else CLIENT_EACH
+    )
+    project.edit("CLIENT = None\n", f"KEPT = []\n\n\nasync def go(task, rollout):{code}", file="agent.py")
+    project.edit("async def solve(task):", "async def before(task):", file="agent.py")
+    solve = (
+        "\n\ndef solve(task, rollout):\n    import asyncio\n    return asyncio.run(go(task, rollout))\n"
+        if "own" in agent
+        else "\n\nasync def solve(task, rollout):\n    return await go(task, rollout)\n"
+    )
+    with (project.path / "agent.py").open("a") as file:
+        file.write(solve)
+
+    done = project.run("train", "train.toml")
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "never retrieved" not in done.stderr
+    assert "Event loop is closed" not in done.stderr
+
+
+def test_a_reward_too_large_for_statistics_is_named_with_its_rollout(project: Project) -> None:
+    project.edit('return float(output == str(task["a"] + task["b"]))', "return 1e308", file="agent.py")
+
+    done = project.run("train", "train.toml")
+
+    assert done.returncode == 1
+    assert "error: The reward 1e+308 of rollout evaluate-00000-bigger-1" in done.stderr
+    assert "-> Scale rewards to a few units" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
