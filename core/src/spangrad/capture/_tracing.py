@@ -88,9 +88,8 @@ _exporter = _SinkExporter()
 
 def tracer_provider() -> TracerProvider:
     """The process's one private provider; made when first asked for."""
-    with (
-        _making
-    ):  # two threads that ask first at once must not get one each: spans of the other would never be delivered
+    # Two threads that ask first at once must not get one each: spans of the other would never be delivered.
+    with _making:
         return _make_provider()
 
 
