@@ -8,11 +8,13 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from langchain_openai import ChatOpenAI
+from langchain_openai.chat_models import _client_utils
 from opentelemetry.sdk.trace import ReadableSpan
 
 from spangrad import semconv
@@ -40,7 +42,6 @@ class Stage:
 
     def model(self, **options: Any) -> ChatOpenAI:
         """A model as a program makes it, that knows of no rollout."""
-        # LangChain keeps one HTTP client for each address; each test has an event loop and an address of its own.
         return ChatOpenAI(**{"model": "policy", "base_url": f"{self.gateway.base_url}/v1", **options})
 
     def answers(self, *texts: str) -> None:
@@ -137,6 +138,21 @@ def loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
     yield
     assert left == []
+
+
+@pytest.fixture(autouse=True)
+def own_http_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each test HTTP clients of its own.
+
+    LangChain keeps one for each address; a later test may get the same port, on another event loop.
+    """
+    build = _client_utils._cached_async_httpx_client.__wrapped__
+    _HTTP_CLIENTS.append(lru_cache(maxsize=None)(build))
+    monkeypatch.setattr(_client_utils, "_cached_async_httpx_client", _HTTP_CLIENTS[-1])
+
+
+_HTTP_CLIENTS: Final[list[Any]] = []
+"""Kept as long as the process lives, as LangChain does: collected earlier, they would close themselves on some other test's loop."""
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ class _LoopThread:
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="spangrad-agents")
         self.loop.set_default_executor(self._workers)
         self._closing = False
+        self._ending: asyncio.Task[None] | None = None  # the loop itself keeps no task alive
         self._thread = threading.Thread(target=self._run, name="spangrad-agents", daemon=True)
         self._thread.start()
 
@@ -66,6 +67,8 @@ class _LoopThread:
                 self.loop.run_forever()
             except SystemExit:  # raised in a task the user's code made; asyncio lets it through, the other agents go on
                 _logger.warning("An agent called sys.exit() in a task of its own")
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self.loop.close()
 
     def submit(self, make: Callable[[], Awaitable[Any]]) -> _Running:
         """Starts what `make` gives as a task in a copy of the caller's context."""
@@ -87,11 +90,15 @@ class _LoopThread:
 
     def close(self) -> None:
         """Cancels what still runs, closes async generators, ends the thread; a blocked loop is left behind."""
-        asyncio.run_coroutine_threadsafe(self._wind_up(), self.loop)
+        self.leave()
         self._thread.join(2 * _GRACE)
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        if not self._thread.is_alive():
-            self.loop.close()
+
+    def leave(self) -> None:
+        """Does the same without waiting: a blocked loop ends when it takes turns again."""
+        self.loop.call_soon_threadsafe(self._begin_to_end)
+
+    def _begin_to_end(self) -> None:
+        self._ending = self.loop.create_task(self._wind_up())
 
     async def _wind_up(self) -> None:
         for task in other_tasks():
@@ -190,6 +197,7 @@ class Lanes:
             _logger.warning(
                 "The agents' event loop is blocked (a blocking call in async code?): later agents get a new one"
             )
+            self._loop.leave()
             self._loop = None
 
 
