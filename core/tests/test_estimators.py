@@ -39,7 +39,7 @@ every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e:
 
 
 def advantages(estimator: AdvantageEstimator, batch: TransitionBatch) -> FloatArray:
-    return estimator.advantages(batch, Identical().returns(batch))
+    return estimator.advantages(Identical().comparisons(batch))
 
 
 def per_rollout(estimator: AdvantageEstimator, batch: TransitionBatch) -> dict[str, float]:
@@ -84,20 +84,20 @@ def test_reinforce_pp_baseline_normalises_over_the_rollouts_of_the_batch(make_tr
 
 def test_a_baseline_of_discounted_returns_weighs_each_rollout_once(make_transition_batch: MakeBatch) -> None:
     batch = make_transition_batch([("a", 1, [1, 1]), ("a", 0, [1])])
-    returns = Discounted(gamma=0.5).returns(batch)
-    assert returns.tolist() == [0.5, 1, 0]
+    compared = Discounted(gamma=0.5).comparisons(batch)
+    assert compared[0].returns.tolist() == [0.5, 1, 0]
     # rollout values 0.75 and 0, so the baseline is 0.375; the rows' mean would be 0.5
-    assert DrGRPO().advantages(batch, returns) == pytest.approx([0.125, 0.625, -0.375])
-    assert RLOO().advantages(batch, returns) == pytest.approx([0.5, 1.0, -0.75])
+    assert DrGRPO().advantages(compared) == pytest.approx([0.125, 0.625, -0.375])
+    assert RLOO().advantages(compared) == pytest.approx([0.5, 1.0, -0.75])
     # the mean square within the first rollout, and the square of the second
     std = sqrt((0.015625 + 0.390625) / 2 + 0.140625)
-    assert GRPO(eps=1e-12).advantages(batch, returns) == pytest.approx(np.array([0.125, 0.625, -0.375]) / std)
+    assert GRPO(eps=1e-12).advantages(compared) == pytest.approx(np.array([0.125, 0.625, -0.375]) / std)
 
 
 def test_returns_that_differ_only_within_rollouts_never_blow_grpo_up(make_transition_batch: MakeBatch) -> None:
     # Rollout values 0.75 and 0.75 + 5e-10: their own spread is nothing, but the returns' is not.
     batch = make_transition_batch([("a", 1, [1, 1]), ("a", 1 + 1e-9, [1, 1])])
-    values = GRPO().advantages(batch, Discounted(gamma=0.5).returns(batch))
+    values = GRPO().advantages(Discounted(gamma=0.5).comparisons(batch))
     assert np.abs(values).max() < 1.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,12 +13,14 @@ from spangrad.errors import ConfigError, PluginError
 from spangrad.lightningrl import (
     GRPO,
     RLOO,
+    Comparison,
     Discounted,
     DrGRPO,
     Identical,
     LightningRL,
     Requirements,
     Weighting,
+    among_rollouts,
     builtin_credit_assigners,
     builtin_estimators,
     configured,
@@ -36,10 +38,10 @@ class Fixed:
     values: list[float]
     requirements: ClassVar[Requirements] = Requirements()
 
-    def returns(self, _batch: TransitionBatch) -> FloatArray:
-        return np.array(self.values)
+    def comparisons(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
+        return (among_rollouts(batch, np.array(self.values)),)
 
-    def advantages(self, _batch: TransitionBatch, _returns: FloatArray) -> FloatArray:
+    def advantages(self, _comparisons: Sequence[Comparison]) -> FloatArray:
         return np.array(self.values)
 
 
@@ -193,12 +195,18 @@ def test_a_configuration_the_estimator_cannot_learn_from_is_refused() -> None:
 def test_the_built_in_names_make_what_they_say(make_transition_batch: MakeBatch) -> None:
     batch = make_transition_batch([("a", 1, [1, 1]), ("a", 0, [1])])
     assert sorted(builtin_credit_assigners()) == ["discounted", "identical"]
-    assert sorted(builtin_estimators()) == ["dr_grpo", "grpo", "reinforce_pp_baseline", "rloo"]
+    assert sorted(builtin_estimators()) == [
+        "dr_grpo",
+        "grpo",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "rloo",
+    ]
     credit = configured("credit assigner", "discounted", builtin_credit_assigners()["discounted"], {"gamma": 0.5})
-    assert credit.returns(batch).tolist() == [0.5, 1.0, 0.0]
+    assert credit.comparisons(batch)[0].returns.tolist() == [0.5, 1.0, 0.0]
     for name, factory in builtin_estimators().items():
         estimator = configured("advantage estimator", name, factory, {})
-        assert estimator.advantages(batch, Identical().returns(batch))[0] > 0
+        assert estimator.advantages(Identical().comparisons(batch))[0] > 0
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:

@@ -117,7 +117,7 @@ def verl_advantages(verl: Any, name: str, batch: TransitionBatch, **options: Any
 
 
 def our_advantages(estimator: AdvantageEstimator, batch: TransitionBatch) -> FloatArray:
-    return estimator.advantages(batch, Identical().returns(batch))
+    return estimator.advantages(Identical().comparisons(batch))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

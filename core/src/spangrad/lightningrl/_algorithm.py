@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from spangrad.errors import ConfigError, PluginError
-from spangrad.lightningrl._comparison import GroupComparison
-from spangrad.lightningrl._credit import CreditAssigner, rollout_returns
-from spangrad.lightningrl._estimators import AdvantageEstimator
+from spangrad.lightningrl._comparison import Comparison
+from spangrad.lightningrl._grouping import Grouping
 from spangrad.lightningrl._reward_size import check_sizes
 from spangrad.lightningrl._weighting import Weighting
+from spangrad.lightningrl.credit import CreditAssigner, rollout_returns
+from spangrad.lightningrl.estimators import AdvantageEstimator
 from spangrad.transitions import BoolArray, FloatArray, LedgerEntry, Reason, TransitionBatch, fate_of
 
 
@@ -79,6 +80,7 @@ class LightningRL:
     credit: CreditAssigner
     estimator: AdvantageEstimator
     weighting: Weighting = field(default_factory=Weighting)
+    grouping: Grouping = field(default_factory=Grouping)
 
     def check(self, *, rollouts_per_task: int, estimator_levels: Collection[str] = ("transition",)) -> None:
         """Refuses a configuration that the estimator could not learn from.
@@ -92,7 +94,7 @@ class LightningRL:
         """
         needs = self.estimator.requirements
         name = type(self.estimator).__name__
-        if rollouts_per_task < needs.min_group:
+        if needs.among == "task" and rollouts_per_task < needs.min_group:
             raise ConfigError(
                 f"{name} compares rollouts of one task and needs at least {needs.min_group}, "
                 f"but rollouts_per_task is {rollouts_per_task}",
@@ -118,21 +120,28 @@ class LightningRL:
             PluginError: the credit assigner or the estimator gave something other than one finite number per transition.
         """
         check_sizes(batch)
-        returns = _checked("credit assigner", self.credit, self.credit.returns(batch), len(batch))
-        raw = self.estimator.advantages(batch, returns)
-        advantages = _checked("advantage estimator", self.estimator, raw, len(batch))
-        groups = GroupComparison(batch, returns)
-        reasons = _reasons(groups, self.estimator.requirements.min_group, max_sequence)
+        if not len(batch):
+            return _empty(batch)
+        comparisons = self._comparisons(batch)
+        advantages = _checked("advantage estimator", self.estimator, self.estimator.advantages(comparisons), len(batch))
+        reasons = _reasons(batch, comparisons, self.estimator.requirements.min_group, max_sequence)
         trained = np.array([reason is Reason.TRAINED for reason in reasons], dtype=np.bool_)
         return AdvantageReport(
             batch=batch,
-            returns=returns,
+            returns=comparisons[0].returns,
             advantages=np.where(trained, advantages, 0.0),
             token_weights=np.where(trained, self.weighting.token_weights(batch), 0.0),
             reasons=reasons,
-            metrics=_metrics(groups, advantages, reasons, self.estimator.requirements.min_group),
-            warnings=_warnings(groups, reasons, self.estimator.requirements.min_group),
+            metrics=_metrics(batch, comparisons[0], advantages, reasons, self.estimator.requirements.min_group),
+            warnings=_warnings(comparisons, reasons, self.estimator.requirements.min_group),
         )
+
+    def _comparisons(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
+        """What the credit assigner asks for, checked and regrouped."""
+        made = self.credit.comparisons(batch)
+        for comparison in made:
+            _checked("credit assigner", self.credit, comparison.returns, len(batch))
+        return self.grouping.applied(made, batch, among=self.estimator.requirements.among)
 
 
 _DETAILS: Mapping[Reason, str] = {
@@ -158,13 +167,24 @@ def _checked(noun: str, plugin: object, values: FloatArray, count: int) -> Float
     )
 
 
-def _reasons(groups: GroupComparison, min_group: int, max_sequence: int | None) -> tuple[Reason, ...]:
-    """What becomes of each transition; a group's lack of signal is said before a transition's length."""
+def _empty(batch: TransitionBatch) -> AdvantageReport:
+    """The report of no transitions at all."""
+    nothing = np.zeros(0)
+    alone = Comparison(nothing, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    return AdvantageReport(batch, nothing, nothing, nothing, (), _metrics(batch, alone, nothing, (), 1))
+
+
+def _reasons(
+    batch: TransitionBatch, comparisons: Sequence[Comparison], min_group: int, max_sequence: int | None
+) -> tuple[Reason, ...]:
+    """What becomes of each transition; a lack of signal, in all its comparisons, is said before a transition's length."""
+    signal = np.any([comparison.has_signal(min_group) for comparison in comparisons], axis=0)
+    small = np.all([(c.group_sizes < min_group)[c.group_index] for c in comparisons], axis=0)
     reasons = []
-    for transition, group in zip(groups.batch.transitions, groups.transition_groups, strict=True):
-        if groups.group_sizes[group] < min_group:
+    for transition, tells, too_few in zip(batch.transitions, signal, small, strict=True):
+        if too_few:
             reasons.append(Reason.SINGLETON_GROUP)
-        elif groups.without_variance[group]:
+        elif not tells:
             reasons.append(Reason.ZERO_VARIANCE)
         elif max_sequence is not None and len(transition.prompt_ids) + len(transition.action_ids) > max_sequence:
             reasons.append(Reason.TOO_LONG)
@@ -174,10 +194,13 @@ def _reasons(groups: GroupComparison, min_group: int, max_sequence: int | None) 
 
 
 def _metrics(
-    groups: GroupComparison, advantages: FloatArray, reasons: tuple[Reason, ...], min_group: int
+    batch: TransitionBatch,
+    groups: Comparison,
+    advantages: FloatArray,
+    reasons: tuple[Reason, ...],
+    min_group: int,
 ) -> dict[str, float]:
     """Counts and means of the step; means only where there is something to average."""
-    batch = groups.batch
     trained = np.array([reason is Reason.TRAINED for reason in reasons], dtype=np.bool_)
     metrics: dict[str, float] = {
         "rollouts": len(batch.rollout_keys),
@@ -199,16 +222,16 @@ def _metrics(
     return metrics
 
 
-def _warnings(groups: GroupComparison, reasons: tuple[Reason, ...], min_group: int) -> tuple[str, ...]:
+def _warnings(comparisons: Sequence[Comparison], reasons: tuple[Reason, ...], min_group: int) -> tuple[str, ...]:
     """What the user should know about the step."""
     warnings = []
-    if alone := int((groups.group_sizes < min_group).sum()):
+    sizes = comparisons[0].group_sizes
+    if alone := int((sizes < min_group).sum()):
         warnings.append(
-            f"{alone} of {len(groups.group_sizes)} tasks have fewer than {min_group} usable rollouts; "
-            "nothing was learnt from them"
+            f"{alone} of {len(sizes)} tasks have fewer than {min_group} usable rollouts; nothing was learnt from them"
         )
     if long := reasons.count(Reason.TOO_LONG):
         warnings.append(f"{long} of {len(reasons)} calls are longer than the learner takes and were left out")
-    if groups.without_variance.all() and len(groups.group_sizes):
+    if all(comparison.without_variance.all() for comparison in comparisons):
         warnings.append("All rollouts of each task have the same return: there is nothing to learn from this step")
     return tuple(warnings)

@@ -7,8 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from spangrad.errors import ConfigError
-from spangrad.lightningrl._credit import CreditAssigner, Discounted, Identical
-from spangrad.lightningrl._estimators import GRPO, RLOO, AdvantageEstimator, DrGRPO, ReinforcePlusPlusBaseline
+from spangrad.lightningrl.credit import CreditAssigner, Discounted, Identical
+from spangrad.lightningrl.estimators import (
+    GRPO,
+    RLOO,
+    AdvantageEstimator,
+    DrGRPO,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+)
 
 T = TypeVar("T")
 
@@ -28,6 +35,7 @@ def builtin_estimators() -> Mapping[str, AdvantageEstimatorFactory]:
     return {
         "dr_grpo": DrGRPO,
         "grpo": GRPO,
+        "reinforce_pp": ReinforcePlusPlus,
         "reinforce_pp_baseline": ReinforcePlusPlusBaseline,
         "rloo": RLOO,
     }

@@ -1,4 +1,7 @@
-"""Statistics over the rollouts of each task, in which every rollout weighs the same whatever its number of calls."""
+"""Statistics over groups of calls that are compared with each other, in which every unit weighs the same.
+
+A unit is a rollout, unless a credit assigner says otherwise: a rollout of ten calls moves a mean as much as a rollout of one.
+"""
 
 from __future__ import annotations
 
@@ -7,62 +10,96 @@ from functools import cached_property
 
 import numpy as np
 
-from spangrad.transitions import BoolArray, FloatArray, IntArray, TransitionBatch
+from spangrad.transitions import BoolArray, FloatArray, IntArray
 
 EQUAL_TOLERANCE = 1e-8
 """Two returns count as equal when they differ by at most this much of the larger one's size (of 1, where that is less):
 far above the rounding of summed float64 rewards, far below any difference a reward is meant to express."""
 
+NO_GROUP = -1
+"""In `groups`: the transition is compared with none."""
+
 
 @dataclass(frozen=True)
-class GroupComparison:
-    """Returns of a batch, summed up per rollout and per group. Axis letters: T transitions, R rollouts, G groups."""
+class Comparison:
+    """Returns of transitions, summed up per unit and per group. Axis letters: T transitions, U units, G groups."""
 
-    batch: TransitionBatch
     returns: FloatArray
-    """(T,) as a credit assigner gave them."""
+    """(T,) in the unit of the rewards."""
+    groups: IntArray
+    """(T,) transitions of equal number are compared with each other; `NO_GROUP` with none."""
+    units: IntArray
+    """(T,) transitions of equal number count once in the statistics of their group, by their mean."""
+    values: FloatArray | None = None
+    """(T,) what each transition brings into the mean of its group, where that is not its own return."""
+    weight: float | FloatArray = 1.0
+    """What the advantages are multiplied by before those of several comparisons are summed; one number, or (T,)."""
+    differing_calls: bool = False
+    """Returns of one unit differ for a reason: a group of equal units has something to tell all the same."""
 
     @cached_property
-    def rollout_values(self) -> FloatArray:
-        """(R,) the mean return of each rollout's transitions: with identical credit the rollout's return itself."""
-        return rollout_means(self.batch, self.returns)
+    def group_index(self) -> IntArray:
+        """(T,) the groups numbered from 0 without gaps; transitions that are compared with none have one to themselves."""
+        alone = self.groups == NO_GROUP
+        apart = self.groups.max(initial=0) + 1 + np.arange(len(self.groups))
+        index: IntArray = np.unique(np.where(alone, apart, self.groups), return_inverse=True)[1]
+        return index.reshape(-1)
+
+    @cached_property
+    def unit_index(self) -> IntArray:
+        """(T,) the units numbered from 0 without gaps; a unit lies in one group only."""
+        pairs = self.group_index * (self.units.max(initial=0) + 1) + self.units
+        index: IntArray = np.unique(pairs, return_inverse=True)[1]
+        return index.reshape(-1)
+
+    @cached_property
+    def unit_groups(self) -> IntArray:
+        """(U,) the group of each unit."""
+        groups = np.zeros(int(self.unit_index.max(initial=-1)) + 1, dtype=np.int64)
+        groups[self.unit_index] = self.group_index
+        return groups
+
+    @cached_property
+    def unit_values(self) -> FloatArray:
+        """(U,) the mean of what each unit's transitions bring in."""
+        return self.unit_means(self.returns if self.values is None else self.values)
 
     @cached_property
     def group_sizes(self) -> IntArray:
-        """(G,) rollouts per group."""
-        return np.bincount(self.batch.group_index, minlength=len(self.batch.group_keys))
+        """(G,) units per group."""
+        return np.bincount(self.unit_groups, minlength=int(self.group_index.max(initial=-1)) + 1)
 
     @cached_property
     def group_means(self) -> FloatArray:
-        """(G,) mean of the rollouts' values."""
-        return self._group_sums(self.rollout_values) / self.group_sizes
+        """(G,) mean of the units' values."""
+        return self._group_sums(self.unit_values) / self.group_sizes
 
     @cached_property
     def group_stds(self) -> FloatArray:
-        """(G,) spread of the returns around the group's mean, each rollout weighing the same, unbiased in the number of
-        rollouts (n - 1); 0 for a single rollout. Where calls of one rollout have different returns, the spread within the
-        rollout counts too, so no return can be many deviations away just because the rollouts' means are close.
+        """(G,) spread of the returns around the group's mean, each unit weighing the same, unbiased in the number of units
+        (n - 1); 0 for a single unit. Where calls of one unit have different returns, the spread within the unit counts too,
+        so no return can be many deviations away just because the units' means are close.
         """
-        deviations = self.returns - self.group_means[self.transition_groups]
-        squares = rollout_means(self.batch, deviations**2)
+        squares = self.unit_means(self.centred**2)
         spread: FloatArray = np.sqrt(self._group_sums(squares) / np.maximum(self.group_sizes - 1, 1))
         return np.where(self.group_sizes > 1, spread, 0.0)
 
     @cached_property
-    def transition_groups(self) -> IntArray:
-        """(T,) which group each transition belongs to."""
-        return self.batch.group_index[self.batch.rollout_index]
+    def centred(self) -> FloatArray:
+        """(T,) returns less the mean of their group."""
+        return self.returns - self.group_means[self.group_index]
 
     @cached_property
     def alone(self) -> BoolArray:
-        """(T,) the transition's rollout is the only one of its group."""
+        """(T,) the transition's unit is the only one of its group."""
         alone: BoolArray = self.group_sizes == 1
-        return alone[self.transition_groups]
+        return alone[self.group_index]
 
     @cached_property
     def without_variance(self) -> BoolArray:
-        """(G,) two or more rollouts, and all have equal values (see `EQUAL_TOLERANCE`)."""
-        values, groups = self.rollout_values, self.batch.group_index
+        """(G,) two or more units, and all have equal values (see `EQUAL_TOLERANCE`)."""
+        values = self.returns if self.differing_calls else self.unit_values
+        groups = self.group_index if self.differing_calls else self.unit_groups
         low = np.full(len(self.group_sizes), np.inf)
         high = np.full(len(self.group_sizes), -np.inf)
         np.minimum.at(low, groups, values)
@@ -71,15 +108,19 @@ class GroupComparison:
         equal: BoolArray = high - low <= EQUAL_TOLERANCE * size
         return equal & (self.group_sizes > 1)
 
+    def has_signal(self, min_group: int) -> BoolArray:
+        """(T,) the transition's group has at least `min_group` units, and they differ."""
+        signal: BoolArray = (self.group_sizes >= min_group) & ~self.without_variance
+        return signal[self.group_index]
+
+    def unit_means(self, values: FloatArray) -> FloatArray:
+        """(U,) means of (T,) values over each unit's transitions."""
+        counts = np.bincount(self.unit_index)
+        return np.bincount(self.unit_index, weights=values) / counts
+
     def _group_sums(self, values: FloatArray) -> FloatArray:
-        """(G,) sums of (R,) values."""
-        sums: FloatArray = np.zeros(len(self.group_sizes))
-        np.add.at(sums, self.batch.group_index, values)
+        """(G,) sums of (U,) values."""
+        sums: FloatArray = np.bincount(self.unit_groups, weights=values, minlength=len(self.group_sizes)).astype(
+            np.float64
+        )
         return sums
-
-
-def rollout_means(batch: TransitionBatch, values: FloatArray) -> FloatArray:
-    """(R,) means of (T,) values over each rollout's transitions."""
-    rollouts = len(batch.rollout_keys)
-    counts = np.bincount(batch.rollout_index, minlength=rollouts)
-    return np.bincount(batch.rollout_index, weights=values, minlength=rollouts) / counts

@@ -1,0 +1,73 @@
+"""REINFORCE++: normalised over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from spangrad.lightningrl._comparison import Comparison
+from spangrad.lightningrl.estimators._estimator import Requirements, check_eps, weighted_sum
+from spangrad.lightningrl.estimators._grpo import normalised
+from spangrad.transitions import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePlusPlus:
+    """A = (G - mean) / (std + eps) over all rollouts of the batch, whatever their task (arXiv 2501.03262, section 3).
+
+    Needs no second rollout of a task. Trainers that work on padded rows take mean and std over tokens instead.
+    """
+
+    eps: float = 1e-6
+    """Added to the standard deviation, in the unit of the rewards."""
+    requirements: ClassVar[Requirements] = Requirements(min_group=2, among="batch")
+
+    def __post_init__(self) -> None:
+        check_eps(self.eps)
+
+    def advantages(self, comparisons: Sequence[Comparison]) -> FloatArray:
+        """(T,) batch-normalised returns."""
+        return weighted_sum(comparisons, lambda comparison: normalised(comparison, self.eps))
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePlusPlusBaseline:
+    """A' = G - mean over the rollouts of a task, then (A' - mean) / (std + eps) over the batch (REINFORCE++ with baseline,
+    arXiv 2501.03262, section 3).
+
+    The second mean and std are over all rollouts of the batch that have others to compare with, those of groups without
+    variance included, as published. Trainers that work on padded rows take them over tokens instead, so that long answers
+    weigh more; where all rollouts have equally many tokens the two differ only in what the unbiased deviation counts.
+    """
+
+    eps: float = 1e-6
+    """Added to the standard deviation, in the unit of the rewards."""
+    requirements: ClassVar[Requirements] = Requirements(min_group=2)
+
+    def __post_init__(self) -> None:
+        check_eps(self.eps)
+
+    def advantages(self, comparisons: Sequence[Comparison]) -> FloatArray:
+        """(T,) group-centred, batch-normalised returns."""
+        return weighted_sum(comparisons, lambda comparison: whitened(comparison, comparison.centred, self.eps))
+
+
+def whitened(comparison: Comparison, values: FloatArray, eps: float) -> FloatArray:
+    """(T,) values less their mean over the batch, over their standard deviation; 0 for who has no other to be compared with.
+
+    Args:
+        comparison: says what a unit is; those alone in their group stay out of the statistics.
+        values: (T,)
+        eps: added to the standard deviation.
+    """
+    compared = (comparison.group_sizes > 1)[comparison.unit_groups]
+    count = int(compared.sum())
+    if count == 0:
+        return np.zeros(len(values), dtype=np.float64)
+    mean = float(comparison.unit_means(values)[compared].mean())
+    squares = comparison.unit_means((values - mean) ** 2)[compared]
+    std = float(np.sqrt(squares.sum() / (count - 1)))
+    return np.where(comparison.alone, 0.0, (values - mean) / (std + eps))
