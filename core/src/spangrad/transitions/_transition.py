@@ -5,8 +5,8 @@ Axis letters: T transitions, R rollouts, K sampled tokens of the whole batch, P 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +47,15 @@ class Transition:
     depth: int | None = None
     """Step of the rollout the call was made in, from 0: one more than the deepest call that had ended before this one was
     received, so calls made side by side share a depth. None when only the order of the calls is known."""
+    state: str | None = None
+    """What the agent called the state of its environment when it made the call: equal texts mean the same state. None when it
+    did not say."""
+    score: float | None = None
+    """How far the agent had come in that state, on a scale of its own; None when it did not say."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """The call's own rewards by name, before any weights; `reward` is their weighted sum."""
+    rollout_components: Mapping[str, float] = field(default_factory=dict)
+    """The rollout's rewards by name, likewise; `rollout_reward` is their weighted sum."""
 
 
 @dataclass(frozen=True)
