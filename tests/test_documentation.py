@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from spangrad.training import TrainConfig, load_config
+from spangrad.training._config import JudgeTable
 from spangrad_torch import TorchOptions
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +30,7 @@ def documented(table: str) -> set[str]:
 
 def tables() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "`[torch]`", TorchOptions
+    yield "`[rewards.judge]`", JudgeTable
     for name, field in TrainConfig.model_fields.items():
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for candidate in candidates:

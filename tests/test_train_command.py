@@ -204,9 +204,10 @@ class TestBadInput:
             ("[training]", "[algorithm]\nestimator = 'gpro'\n\n[training]", "Unknown advantage estimator 'gpro'"),
             (
                 "[training]",
-                "[algorithm]\nkl_coefficient = 0.1\n\n[training]",
-                "no reference policy; it would do nothing",
+                '[algorithm]\nkl = { name = "k3", coefficient = 0.1 }\n\n[training]',
+                "train.toml, line 14: algorithm.kl: the backend scripted has no reference policy; it would do nothing",
             ),
+            ("[training]", "[algorithm]\nloss = 'ppo'\n\n[training]", "Unknown loss 'ppo' (known: ppo_clip, dual_clip"),
         ],
     )
     def test_what_cannot_be_loaded_is_named_before_anything_starts(

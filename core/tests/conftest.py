@@ -30,13 +30,21 @@ RolloutShape = tuple[str, float, Sequence[int]]
 
 @pytest.fixture(scope="session")
 def make_transition_batch() -> Callable[..., TransitionBatch]:
-    """Makes a batch of rollouts; `call_rewards` and `depths` are keyed by (rollout, call), both counted from 0."""
+    """Makes a batch of rollouts. What else calls have is keyed by (rollout, call), both counted from 0; `rollout_components`
+    by the rollout alone.
+    """
 
     def make(
         rollouts: Sequence[RolloutShape],
         *,
         call_rewards: Mapping[tuple[int, int], float] | None = None,
         depths: Mapping[tuple[int, int], int] | None = None,
+        agents: Mapping[tuple[int, int], str] | None = None,
+        states: Mapping[tuple[int, int], str] | None = None,
+        scores: Mapping[tuple[int, int], float] | None = None,
+        prompts: Mapping[tuple[int, int], tuple[int, ...]] | None = None,
+        components: Mapping[tuple[int, int], Mapping[str, float]] | None = None,
+        rollout_components: Mapping[int, Mapping[str, float]] | None = None,
     ) -> TransitionBatch:
         return TransitionBatch(
             tuple(
@@ -47,10 +55,10 @@ def make_transition_batch() -> Callable[..., TransitionBatch]:
                     call_id=f"call-{r}-{c}",
                     choice=0,
                     index=c,
-                    agent=None,
+                    agent=(agents or {}).get((r, c)),
                     policy="policy",
                     policy_version=0,
-                    prompt_ids=(1, 2, 3),
+                    prompt_ids=(prompts or {}).get((r, c), (1, 2, 3)),
                     action_ids=tuple(range(tokens)),
                     logprobs=(-1.0,) * tokens,
                     temperature=1.0,
@@ -59,6 +67,10 @@ def make_transition_batch() -> Callable[..., TransitionBatch]:
                     reward=(call_rewards or {}).get((r, c)),
                     rollout_reward=reward,
                     depth=(depths or {}).get((r, c)),
+                    state=(states or {}).get((r, c)),
+                    score=(scores or {}).get((r, c)),
+                    components=(components or {}).get((r, c), {}),
+                    rollout_components=(rollout_components or {}).get(r, {}),
                 )
                 for r, (group, reward, calls) in enumerate(rollouts)
                 for c, tokens in enumerate(calls)

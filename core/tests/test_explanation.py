@@ -10,7 +10,15 @@ import pytest
 
 from spangrad.errors import StoreError
 from spangrad.lightningrl import GRPO, Identical, LightningRL
-from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, explain, open_store
+from spangrad.store import (
+    REWARD_WEIGHTS_NOTE,
+    RewardRecord,
+    RolloutRecord,
+    RolloutStatus,
+    Store,
+    explain,
+    open_store,
+)
 from spangrad.transitions import Call, CallStatus, Choice, TransitionBatch, extract
 
 MakeRollout = Callable[..., RolloutRecord]
@@ -208,3 +216,32 @@ def test_long_answers_wrap_without_breaking_a_token(
 def test_an_unknown_rollout_is_an_error_that_says_where_to_look(store: Store) -> None:
     with pytest.raises(StoreError, match=r"no rollout 'nobody'\. See which there are with `spangrad rollouts`"):
         explain(store, "nobody", decode=decode)
+
+
+def test_weights_states_and_scores_are_shown(
+    store: Store, make_rollout_record: MakeRollout, make_call: MakeCall, make_reward_record: MakeReward
+) -> None:
+    rewards = [
+        make_reward_record(name="right", value=0.5),
+        make_reward_record(name="tidy", value=2.0, call_id="call-1"),
+        make_reward_record(name="froM", value=1.0),
+    ]
+    store.set_note(REWARD_WEIGHTS_NOTE, {"right": 1.0, "tidy": 0.1})
+    keep(store, make_rollout_record(), [make_call(1, state="kitchen\nlamp off", score=0.25)], rewards)
+
+    explanation = explain(store, "rollout-0", decode=decode)
+
+    (attempt,) = explanation.attempts
+    assert [(reward.name, reward.weight) for reward in attempt.rewards] == [
+        ("right", 1.0),
+        ("tidy", 0.1),
+        ("froM", None),
+    ]
+    (call,) = attempt.calls
+    assert (call.state, call.score, call.reward) == ("kitchen\nlamp off", 0.25, 0.2)  # 0.1 * 2
+    lines = [line.strip() for line in explanation.render().splitlines()]
+    assert "reward right = 0.5 for the rollout, from return_value" in lines
+    assert "reward tidy = 2 x 0.1 for the call call-1, from return_value" in "\n".join(lines)
+    assert "reward froM = 1 (no weight) for the rollout, from return_value" in lines
+    assert "dropped in step 1: no_reward (rewards.weights has no weight for 'froM')" in lines
+    assert "state kitchen lamp off, score 0.25" in lines

@@ -44,6 +44,8 @@ CALL = Call(
         Choice(0, (4, 2), (-0.5, -1.25), "stop", {"role": "assistant", "content": "4"}),
         Choice(1, (5,), (-3.0,), "length", {"role": "assistant", "content": "5"}),
     ),
+    state="küche ☕",
+    score=0.1,
 )
 ROLLOUT = RolloutRecord(
     rollout_id="r1",
@@ -100,7 +102,9 @@ def test_a_call_without_ids_differs_from_one_with_none_sampled(store: Store) -> 
 
 
 def test_a_call_without_choices_is_kept(store: Store) -> None:
-    failed = replace(CALL, choices=(), finished_at=None, policy=None, policy_version=None, agent=None)
+    failed = replace(
+        CALL, choices=(), finished_at=None, policy=None, policy_version=None, agent=None, state=None, score=None
+    )
     store.submit_call(failed).result()
     assert store.calls("r1") == [failed]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,20 @@ import torch
 from torch import Tensor
 
 from spangrad.lightningrl import (
+    GDPO,
     GRPO,
     RLOO,
     AdvantageEstimator,
     DrGRPO,
+    Grouping,
     Identical,
     LightningRL,
+    ReinforcePlusPlus,
     ReinforcePlusPlusBaseline,
     Weighting,
 )
-from spangrad.transitions import FloatArray, Transition, TransitionBatch
-from spangrad_torch._loss import k3, log_ratio, ppo_clip
+from spangrad.transitions import FloatArray, RewardWeights, Transition, TransitionBatch
+from spangrad_torch.losses import k3, log_ratio, ppo_clip
 
 pytestmark = pytest.mark.parity
 
@@ -109,7 +113,7 @@ def padded(batch: TransitionBatch) -> dict[str, Any]:
     return {"token_level_rewards": rewards, "response_mask": mask, "index": groups}
 
 
-def verl_advantages(verl: Any, name: str, batch: TransitionBatch, **options: Any) -> FloatArray:
+def verl_advantages(verl: Any, name: str, batch: TransitionBatch, /, **options: Any) -> FloatArray:
     """verl's advantage of each row, which all its tokens share."""
     values, _ = verl.get_adv_estimator_fn(name)(**padded(batch), **options)
     advantages: FloatArray = values[:, 0].numpy().astype(np.float64)
@@ -117,7 +121,8 @@ def verl_advantages(verl: Any, name: str, batch: TransitionBatch, **options: Any
 
 
 def our_advantages(estimator: AdvantageEstimator, batch: TransitionBatch) -> FloatArray:
-    return estimator.advantages(Identical().comparisons(batch))
+    compared = Identical().comparisons(batch)
+    return estimator.advantages(Grouping().applied(compared, batch, among=estimator.requirements.among))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -127,8 +132,9 @@ def our_advantages(estimator: AdvantageEstimator, batch: TransitionBatch) -> Flo
         ("grpo", {}, GRPO()),
         ("grpo", {"norm_adv_by_std_in_grpo": False}, DrGRPO()),
         ("rloo", {}, RLOO()),
+        ("rloo_vectorized", {}, RLOO()),
     ],
-    ids=["grpo", "dr_grpo", "rloo"],
+    ids=["grpo", "dr_grpo", "rloo", "rloo_vectorized"],
 )
 def test_group_estimators_agree(
     verl: Any, name: str, options: dict[str, Any], estimator: AdvantageEstimator, seed: int
@@ -149,6 +155,58 @@ def test_reinforce_pp_baseline_agrees_but_for_what_the_deviation_counts(verl: An
     expected = verl_advantages(verl, "reinforce_plus_plus_baseline", batch)
     assert np.abs(expected).max() > 0.5
     assert our_advantages(ReinforcePlusPlusBaseline(), batch) * factor == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_reinforce_pp_agrees_but_for_what_the_deviation_counts(verl: Any, seed: int, tokens: int) -> None:
+    batch = random_batch(seed, tokens=tokens, singletons=True)
+    rows = len(batch)
+    factor = np.sqrt((rows * tokens - 1) / (tokens * (rows - 1)))
+    expected = verl_advantages(verl, "reinforce_plus_plus", batch, config=verl.AlgoConfig(gamma=1.0))
+    assert np.abs(expected).max() > 0.5
+    assert our_advantages(ReinforcePlusPlus(), batch) * factor == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 0.5, 0.0), (1.0, -2.0, 0.1)])
+def test_gdpo_agrees_but_for_what_the_deviation_counts(
+    verl: Any, seed: int, tokens: int, weights: tuple[float, float, float]
+) -> None:
+    names = ("correct", "form", "short")
+    by_name = dict(zip(names, weights, strict=True))
+    batch = with_components(random_batch(seed, tokens=tokens), names, seed)
+    rows = len(batch)
+    report = LightningRL(Identical(), GDPO(), component_weights=RewardWeights(by_name)).compute(batch)
+
+    matrices = padded(batch)
+    mask = matrices["response_mask"]
+    expected = verl_advantages(
+        verl,
+        "gdpo",
+        batch,
+        config=verl.AlgoConfig(gdpo_reward_keys=list(names), gdpo_reward_weights=list(weights)),
+        non_tensor_batch={name: np.array([t.rollout_components[name] for t in batch.transitions]) for name in names},
+        batch={"prompts": torch.ones(rows, 1), "attention_mask": torch.cat([torch.ones(rows, 1), mask], dim=1).long()},
+    )
+    factor = np.sqrt((rows * tokens - 1) / (tokens * (rows - 1)))
+    assert np.abs(expected).max() > 0.5
+    assert report.trained.all()
+    # verl keeps single rewards in float32, and adds 1e-6 to each group's deviation
+    assert report.advantages * factor == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def with_components(batch: TransitionBatch, names: Sequence[str], seed: int) -> TransitionBatch:
+    """The batch with a random reward of every name for each rollout, of quite different sizes."""
+    random = np.random.default_rng(seed + 1000)
+    values = random.normal(size=(len(batch), len(names))) * 10.0 ** np.arange(len(names))
+    return TransitionBatch(
+        tuple(
+            replace(item, rollout_components=dict(zip(names, row.tolist(), strict=True)))
+            for item, row in zip(batch.transitions, values, strict=True)
+        )
+    )
 
 
 @pytest.mark.parametrize(("name", "estimator"), [("grpo", GRPO()), ("rloo", RLOO())], ids=["grpo", "rloo"])

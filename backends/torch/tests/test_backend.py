@@ -144,7 +144,7 @@ async def test_the_learner_agrees_with_the_logprobs_the_sampler_recorded(
     report = await backend.learner.update(batch)
     assert report.metrics["mismatch_tokens"] == report.tokens == sum(len(answer.token_ids) for answer in answers)
     assert abs(report.metrics["mismatch_kl"]) < 1e-5
-    off_policy = UpdateBatch(batch.transitions, 0.0, np.ones(8), np.ones(8), on_policy=False)
+    off_policy = UpdateBatch(batch.transitions, 0.0, np.ones(8), np.ones(8), proximal="recorded")
     assert (await backend.learner.update(off_policy)).metrics["approx_kl"] < 1e-9
 
 

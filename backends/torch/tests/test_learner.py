@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spangrad.backend import LossSettings, UpdateBatch, UpdateReport
+from spangrad.backend import KlTerm, LossSettings, TruncatedIS, UpdateBatch, UpdateReport
 from spangrad.errors import BackendError, CheckpointError
 from spangrad.transitions import Transition, TransitionBatch, pack_sequences
 from spangrad_torch._forward import predict
@@ -194,7 +194,7 @@ async def test_the_kl_term_pulls_back_to_the_frozen_reference(rig: Rig) -> None:
     for _ in range(5):
         await rig.learner.update(CONTRAST)
     away = np.abs(np.subtract(rig.logprob(GOOD, BAD), before)).sum()
-    pull = batch([row(GOOD), row(BAD)], [0.0, 0.0], loss=LossSettings(kl_coefficient=1.0))
+    pull = batch([row(GOOD), row(BAD)], [0.0, 0.0], loss=LossSettings(kl=KlTerm("k3", 1.0)))
     first = await rig.learner.update(pull)
     assert first.metrics["reference_kl"] > 0.01
     for _ in range(40):
@@ -206,7 +206,7 @@ async def test_the_kl_term_pulls_back_to_the_frozen_reference(rig: Rig) -> None:
 async def test_off_policy_steps_are_measured_against_the_recorded_logprobs(rig: Rig) -> None:
     new = rig.logprob((6,), (9,))
     rows = [row((6,), logprobs=(new[0] - 1.0,)), row((9,), logprobs=(new[1] + 1.0,))]
-    report = await rig.learner.update(batch(rows, [1.0, -1.0], on_policy=False, token_weights=[1.0, 1.0]))
+    report = await rig.learner.update(batch(rows, [1.0, -1.0], proximal="recorded", token_weights=[1.0, 1.0]))
     # Ratios e and 1/e: both beyond the bounds in the direction asked for, so the loss is held at -1.2 and +0.8.
     assert report.loss == pytest.approx(-1.2 + 0.8, abs=1e-5)
     assert report.metrics["clip_fraction"] == 1.0
@@ -223,11 +223,14 @@ WRONG = {
     "token_weights of call call-1 is inf": ({}, batch([row(GOOD)], [1.0], token_weights=[float("inf")])),
     "advantages has shape": ({}, batch([row(GOOD)], [1.0, 2.0], token_weights=[1.0])),
     "learning rate is -1": ({}, batch([row(GOOD)], [1.0], learning_rate=-1.0)),
-    "no loss 'cispo'": ({}, batch([row(GOOD)], [1.0], loss=LossSettings(name="cispo"))),
-    "clip_low is -1": ({}, batch([row(GOOD)], [1.0], loss=LossSettings(clip_low=-1.0))),
-    "no reference": ({}, batch([row(GOOD)], [1.0], loss=LossSettings(kl_coefficient=0.1))),
+    "not one finite number per action token": ({}, batch([row(GOOD)], [1.0], proximal=[np.zeros(2)])),
+    "corrections would do nothing": (
+        {},
+        batch([row(GOOD)], [1.0], proximal="recorded", loss=LossSettings(corrections=(TruncatedIS(),))),
+    ),
+    "no reference": ({}, batch([row(GOOD)], [1.0], loss=LossSettings(kl=KlTerm("k3", 0.1)))),
     "2 log-probabilities": ({}, batch([row(GOOD, logprobs=(-1.0, -1.0))], [1.0])),
-    "top_p or top_k": ({}, batch([row(GOOD, top_p=0.9)], [1.0], on_policy=False)),
+    "top_p or top_k": ({}, batch([row(GOOD, top_p=0.9)], [1.0], proximal="recorded")),
 }
 
 
@@ -298,7 +301,7 @@ async def test_the_event_loop_stays_free_during_an_update(rig: Rig) -> None:
 
 
 async def test_training_goes_on_exactly_from_a_checkpoint(rig: Rig, twin: Rig, tmp_path: Path) -> None:
-    pull = batch([row(GOOD), row(BAD)], [1.0, -1.0], loss=LossSettings(kl_coefficient=0.5))
+    pull = batch([row(GOOD), row(BAD)], [1.0, -1.0], loss=LossSettings(kl=KlTerm("k3", 0.5)))
     await rig.learner.imitate(CONTRAST)
     await rig.learner.freeze_reference()
     await rig.learner.update(pull)

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spangrad.backend import LossSettings, UpdateBatch
+from spangrad.backend import KlTerm, LossSettings, PpoClip, UpdateBatch
 from spangrad.transitions import Transition, TransitionBatch, pack_sequences
 from spangrad_torch._adapters import choose_trained, merged_weights
 from spangrad_torch._forward import predict, takes_tree_masks
-from spangrad_torch._gradient import Sums, accumulate, lay_out, reference_logprobs
+from spangrad_torch._gradient import accumulate, pack_logprobs
 from spangrad_torch._model import load_model
 from spangrad_torch._options import LoraOptions
+from spangrad_torch._sums import Sums
+from spangrad_torch._work import lay_out
 
 TOKENS = st.integers(3, 6)  # few, so that sequences share prefixes
 TEMPERATURES = st.sampled_from([1.0, 0.7, 0.0])
@@ -65,8 +67,8 @@ def update_batch(draw: st.DrawFn) -> UpdateBatch:
         learning_rate=1e-3,
         advantages=np.array(draw(numbers)),
         token_weights=np.abs(np.array(draw(numbers))),
-        on_policy=draw(st.booleans()),
-        loss=LossSettings(clip_low=0.2, clip_high=0.3, kl_coefficient=draw(st.sampled_from([0.0, 0.5]))),
+        proximal=draw(st.sampled_from(["present", "recorded"])),
+        loss=LossSettings(PpoClip(0.2, 0.3), draw(st.sampled_from([None, KlTerm("k3", 0.5)]))),
     )
 
 
@@ -87,13 +89,12 @@ def by_hand(model: PreTrainedModel, batch: UpdateBatch, reference: PreTrainedMod
         if imitate:
             (-weight * new).sum().backward()
             continue
-        old = new.detach() if batch.on_policy else torch.tensor(row.logprobs)
+        old = new.detach() if batch.proximal == "present" else torch.tensor(row.logprobs)
         ratio = (new - old).exp()
-        low, high = 1 - batch.loss.clip_low, 1 + batch.loss.clip_high
-        loss = torch.maximum(-advantage * ratio, -advantage * torch.clip(ratio, low, high))
+        loss = torch.maximum(-advantage * ratio, -advantage * torch.clip(ratio, 0.8, 1.3))
         if reference is not None:
             difference = alone(reference, row, temperature).detach() - new
-            loss = loss + batch.loss.kl_coefficient * (difference.exp() - difference - 1)
+            loss = loss + 0.5 * (difference.exp() - difference - 1)
         (weight * loss).sum().backward()
 
 
@@ -120,7 +121,7 @@ def packed_gradient(
 ) -> Sums:
     work = lay_out(batch, imitate=imitate, budget=budget, share=True)
     options = {"autocast": nullcontext, "before_pack": lambda: None}
-    frozen = None if reference is None else reference_logprobs(reference, work, **options)  # type: ignore[arg-type]  # a dict of both
+    frozen = None if reference is None else pack_logprobs(reference, work, **options)  # type: ignore[arg-type]  # a dict of both
     return accumulate(model, work, frozen, **options)  # type: ignore[arg-type]  # as above
 
 
@@ -130,7 +131,7 @@ def test_gradient_of_a_batch_is_the_sum_of_gradients_of_its_transitions(
     model: PreTrainedModel, other_model: PreTrainedModel, batch: UpdateBatch, *, imitate: bool, budget: int
 ) -> None:
     model.requires_grad_(requires_grad=True)
-    reference = other_model if batch.loss.kl_coefficient and not imitate else None
+    reference = other_model if batch.loss.kl and not imitate else None
     by_hand(model, batch, reference, imitate=imitate)
     expected = gradients(model)
     packed_gradient(model, batch, reference, imitate=imitate, budget=budget)
@@ -206,7 +207,7 @@ def test_adapters_get_the_same_gradient_packed_as_alone_and_merge_into_the_weigh
 def test_sums_report_the_means_their_names_promise(model: PreTrainedModel) -> None:
     model.requires_grad_(requires_grad=True)
     rows = (row_of((3, 4), (5, 6), (-2.0, -3.0)), row_of((3, 4), (5,), (-9.0,)))
-    batch = UpdateBatch(TransitionBatch(rows), 1e-3, np.array([1.0, -2.0]), np.array([1.0, 1.0]), on_policy=False)
+    batch = UpdateBatch(TransitionBatch(rows), 1e-3, np.array([1.0, -2.0]), np.array([1.0, 1.0]), proximal="recorded")
     sums = packed_gradient(model, batch, None, imitate=False, budget=100)
     gradients(model)
     with torch.no_grad():

@@ -5,6 +5,7 @@
     ├── PluginError              an extension that is missing, broken or of the wrong version
     ├── AgentError               the user's agent cannot be imported or called
     ├── RewardError              a reward that is not a finite number
+    ├── StateError               a state of an agent, or its score, that cannot be recorded
     ├── TaskError                a task file or function that cannot be read
     ├── BackendError             the training backend cannot do what was asked
     │   ├── ModelNotFoundError   no model under that name or folder
@@ -66,6 +67,10 @@ class AgentError(SpangradError):
     """The user's agent cannot be imported or called."""
 
     exit_status = 2
+
+
+class StateError(SpangradError, ValueError):
+    """A state of an agent, or its score, that cannot be recorded."""
 
 
 class TaskError(SpangradError, ValueError):

@@ -134,7 +134,9 @@ async def test_an_output_that_is_no_reward_is_named(play_agent: PlayAgent, outpu
     assert result.rewards == ()
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "None"), (float("nan"), "nan"), ("1", "str '1'"), ({}, "dict {}")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "None"), (float("nan"), "nan"), ("1", "str '1'"), ({}, "an empty mapping")]
+)
 async def test_a_reward_function_that_returns_no_number_is_named(
     play_agent: PlayAgent, value: object, shown: str
 ) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from spangrad.capture import RolloutScope
+from spangrad.capture import AgentState, RolloutScope
 from spangrad_openai._identity import own_headers, own_url
 
 OWN = "http://127.0.0.1:8000/rollouts/train-1/attempts/2/v1"
@@ -129,6 +129,24 @@ def test_a_rollouts_name_that_no_header_can_carry_is_left_to_the_url(rollout_id:
 
     assert "x-spangrad-rollout" not in headers
     assert headers["Authorization"].startswith("Bearer ")
+
+
+def test_the_agents_state_is_told_with_its_score() -> None:
+    state = AgentState(("train-1", 2), "küche", 0.25)
+    headers = own_headers({}, scope(), call_id="c", request_key="r", state=state)
+
+    assert (headers["x-spangrad-state"], headers["x-spangrad-score"]) == ("k%C3%BCche", "0.25")
+    assert not {"x-spangrad-state", "x-spangrad-score"} & own_headers({}, scope(), call_id="c", request_key="r").keys()
+
+
+@pytest.mark.parametrize("name", ["X-Spangrad-State", "x-spangrad-score"])
+def test_a_state_that_the_request_names_itself_is_left_alone_as_a_whole(name: str) -> None:
+    state = AgentState(("train-1", 2), "kitchen", 0.25)
+    headers = own_headers({name: "7"}, scope(), call_id="c", request_key="r", state=state)
+
+    assert {
+        key: value for key, value in headers.items() if key.lower() in {"x-spangrad-state", "x-spangrad-score"}
+    } == {name: "7"}
 
 
 def test_the_given_headers_are_not_changed() -> None:

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from spangrad.backend import LossSettings, UpdateBatch
+from spangrad.backend import UpdateBatch
 from spangrad.errors import BackendError
 from spangrad.transitions import Transition
-from spangrad_torch._gradient import is_untruncated
+from spangrad_torch._work import is_untruncated
 
 
 def check_batch(batch: UpdateBatch, *, imitate: bool, max_sequence: int, vocabulary: int) -> None:
@@ -26,11 +26,11 @@ def check_batch(batch: UpdateBatch, *, imitate: bool, max_sequence: int, vocabul
     """
     _check_numbers(batch, imitate=imitate)
     if not imitate:
-        _check_loss(batch.loss)
+        _check_proximal(batch)
     for transition in batch.transitions.transitions:
         _check_tokens(transition, max_sequence, vocabulary)
         if not imitate:
-            _check_sampling(transition, on_policy=batch.on_policy)
+            _check_sampling(transition, compared=batch.proximal == "recorded" or bool(batch.loss.corrections))
 
 
 def _check_numbers(batch: UpdateBatch, *, imitate: bool) -> None:
@@ -52,24 +52,18 @@ def _check_numbers(batch: UpdateBatch, *, imitate: bool) -> None:
         )
 
 
-def _check_loss(loss: LossSettings) -> None:
-    """A loss this backend has, with constants that make sense."""
-    if loss.name != "ppo_clip":
-        raise BackendError(f"The torch backend has no loss {loss.name!r}", cure='Use "ppo_clip"')
-    wrong = [
-        f"{name} is {value}"
-        for name, value, fine in (
-            ("clip_low", loss.clip_low, 0 <= loss.clip_low <= 1),
-            ("clip_high", loss.clip_high, 0 <= loss.clip_high < math.inf),
-            ("kl_coefficient", loss.kl_coefficient, 0 <= loss.kl_coefficient < math.inf),
-        )
-        if not fine
-    ]
-    if wrong:
+def _check_proximal(batch: UpdateBatch) -> None:
+    """Log-probabilities of every token if any are given, and something to correct if there are corrections."""
+    if batch.loss.corrections and batch.proximal == "recorded":
         raise BackendError(
-            f"The loss has impossible settings: {', '.join(wrong)}",
-            cure="clip_low lies in [0, 1], clip_high and kl_coefficient are finite and not negative",
+            "The corrections would do nothing: the ratio compares with the recorded log-probabilities themselves",
+            cure='Take the weights at the start of the step as proximal policy, "step_start", or leave corrections out',
         )
+    if isinstance(batch.proximal, str):
+        return
+    wanted = [len(transition.action_ids) for transition in batch.transitions.transitions]
+    if [len(row) for row in batch.proximal] != wanted or not all(np.isfinite(row).all() for row in batch.proximal):
+        raise BackendError("The proximal policy's log-probabilities are not one finite number per action token")
 
 
 def _check_tokens(transition: Transition, max_sequence: int, vocabulary: int) -> None:
@@ -90,8 +84,8 @@ def _check_tokens(transition: Transition, max_sequence: int, vocabulary: int) ->
         )
 
 
-def _check_sampling(transition: Transition, *, on_policy: bool) -> None:
-    """Recorded log-probabilities that the loss can use."""
+def _check_sampling(transition: Transition, *, compared: bool) -> None:
+    """Recorded log-probabilities that the loss can use, where it compares with them."""
     if len(transition.logprobs) != len(transition.action_ids) or not all(map(math.isfinite, transition.logprobs)):
         raise BackendError(
             f"The call {transition.call_id} has {len(transition.logprobs)} log-probabilities, not all finite, "
@@ -99,9 +93,9 @@ def _check_sampling(transition: Transition, *, on_policy: bool) -> None:
         )
     if not (math.isfinite(transition.temperature) and transition.temperature >= 0):
         raise BackendError(f"The call {transition.call_id} was sampled at temperature {transition.temperature}")
-    if not on_policy and not is_untruncated(transition):
+    if compared and not is_untruncated(transition):
         raise BackendError(
             f"The call {transition.call_id} was sampled with top_p or top_k, so its recorded log-probabilities are not "
-            "those of the policy and its weights of that time are gone",
-            cure="Sample with top_p = 1 and top_k = 0, or take one on-policy step per batch",
+            "those of the policy",
+            cure="Sample with top_p = 1 and top_k = 0, or compare with the weights at the start of the step, uncorrected",
         )

@@ -21,7 +21,7 @@ class Predictions:
     logprobs: Tensor
     """(M,) of each action token given its prefix, at its owner's temperature; carries the gradient."""
     entropy: Tensor
-    """(M,) of the distribution each action token was drawn from, in nats; carries no gradient."""
+    """(M,) of the distribution each action token was drawn from, in nats; carries the gradient too."""
 
 
 def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArray) -> Predictions:
@@ -60,21 +60,30 @@ class _Choice(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, temperature: Tensor, row: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(R, V) logits, (R,) temperatures, (M,) rows and ids of the chosen to (M,) log-probabilities and (R,) entropies."""
+        ctx.set_materialize_grads(False)
         scaled = logits.float() / temperature[:, None]
         log_normaliser = scaled.logsumexp(dim=-1)
         weighted = (scaled - log_normaliser[:, None]).exp_().mul_(scaled)
         entropy = log_normaliser - weighted.sum(dim=-1)
-        ctx.save_for_backward(scaled, log_normaliser, temperature, row, targets)
+        ctx.save_for_backward(scaled, log_normaliser, temperature, row, targets, entropy)
         ctx.logits_dtype = logits.dtype
-        ctx.mark_non_differentiable(entropy)
         return scaled[row, targets] - log_normaliser[row], entropy
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-        """d logprob / d logit is (1 at the chosen id) - softmax, divided by the temperature."""
-        scaled, log_normaliser, temperature, row, targets = ctx.saved_tensors
-        per_row = torch.zeros_like(log_normaliser).index_add_(0, row, gradient)
-        result = (scaled - log_normaliser[:, None]).exp_().mul_(-per_row[:, None])
+    def backward(
+        ctx: Any, gradient: Tensor | None, of_entropy: Tensor | None
+    ) -> tuple[Tensor | None, None, None, None]:
+        """With p the softmax: d logprob / d logit is (1 at the chosen id) - p, d entropy / d logit is -p (log p + entropy),
+        both divided by the temperature. A gradient is None where the loss does not use the output.
+        """
+        scaled, log_normaliser, temperature, row, targets, entropy = ctx.saved_tensors
+        if gradient is None:
+            gradient = scaled.new_zeros(len(row))
+        result = scaled - log_normaliser[:, None]
+        factor = torch.zeros_like(log_normaliser).index_add_(0, row, gradient)[:, None]
+        if of_entropy is not None:
+            factor = (result + entropy[:, None]).mul_(of_entropy[:, None]).add_(factor)
+        result.exp_().mul_(factor).neg_()
         result.index_put_((row, targets), gradient, accumulate=True)
         return result.div_(temperature[:, None]).to(ctx.logits_dtype), None, None, None
 

@@ -15,23 +15,27 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spangrad.backend import UpdateBatch, UpdateReport
 from spangrad.errors import BackendError
+from spangrad.transitions import FloatArray, TransitionBatch
 from spangrad_torch._adapters import choose_trained, describe_training
 from spangrad_torch._batch_check import check_batch
 from spangrad_torch._checkpoint import LearnerState, load_state, save_state
 from spangrad_torch._export import export_model
 from spangrad_torch._forward import takes_tree_masks
-from spangrad_torch._gradient import Sums, Work, accumulate, lay_out, reference_logprobs
+from spangrad_torch._gradient import accumulate, pack_logprobs
 from spangrad_torch._memory import release_freed
 from spangrad_torch._model import LoadedModel
 from spangrad_torch._optimizer import Optimizer
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._reference import FrozenReference
+from spangrad_torch._sums import Sums
 from spangrad_torch._tree_attention import attend_by_runs
+from spangrad_torch._work import Work, in_rows, lay_out
 from spangrad_torch._worker import Worker
 
 
@@ -109,12 +113,29 @@ class TorchLearner:
             BackendError: the batch cannot be trained on (the message names the call), a KL term has no reference, or loss or
                 gradient are not finite. No step was taken then.
         """
-        if batch.loss.kl_coefficient != 0 and self._reference is None:
+        if batch.loss.kl is not None and self._reference is None:
             raise BackendError(
                 "The loss has a KL term, but there is no reference to compare with",
-                cure="Call freeze_reference() first, or set kl_coefficient to 0",
+                cure="Call freeze_reference() first, or leave the KL term out",
             )
         return await self._step(batch, imitate=False)
+
+    async def logprobs(self, transitions: TransitionBatch) -> list[FloatArray]:
+        """(T,) of (A,) log-probabilities of the actions' tokens under the present weights.
+
+        Raises:
+            BackendError: a transition cannot be computed; the message names the call.
+        """
+        nothing = np.ones(len(transitions))
+        batch = UpdateBatch(transitions, learning_rate=0.0, advantages=nothing, token_weights=nothing)
+
+        def compute() -> list[FloatArray]:
+            work = self._prepare(batch, imitate=False)
+            found = pack_logprobs(self._model, work, autocast=self._autocast, before_pack=self._worker.check)
+            return in_rows(work, found)
+
+        async with self._busy:
+            return await self._worker.run(compute)
 
     async def imitate(self, batch: UpdateBatch) -> UpdateReport:
         """One step of maximum likelihood on the batch's actions; see `update`."""
@@ -202,12 +223,12 @@ class TorchLearner:
         The sampler rests, for the reference's weights take the place of the present ones meanwhile.
         """
         reference = self._reference
-        if reference is None or work.loss is None or work.loss.kl_coefficient == 0:
+        if reference is None or work.loss is None or work.loss.kl is None:
             return None
 
         def compute() -> list[Tensor]:
             with reference.in_place_of(self._trained):
-                return reference_logprobs(self._model, work, autocast=self._autocast, before_pack=self._worker.check)
+                return pack_logprobs(self._model, work, autocast=self._autocast, before_pack=self._worker.check)
 
         async with self._sampler.paused():
             return await self._worker.run(compute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spangrad.backend import Backend, Capabilities, ChatFormat
+from spangrad.backend import CORRECTIONS, LOSSES, Backend, Capabilities, ChatFormat
 from spangrad.plugins import Register, hookimpl
 from spangrad_torch._options import TorchOptions
 
@@ -17,7 +17,13 @@ class TorchFactory:
     """Makes torch backends; see `spangrad.backend.BackendFactory`."""
 
     capabilities = Capabilities(
-        estimator_levels=frozenset({"transition"}), losses=frozenset({"ppo_clip"}), adapters=True, reference_kl=True
+        estimator_levels=frozenset({"transition"}),
+        losses=frozenset(LOSSES),
+        kl_forms=frozenset({"k1", "k2", "k3"}),
+        corrections=frozenset(CORRECTIONS),
+        entropy_bonus=True,
+        decoupled=True,
+        adapters=True,
     )
 
     def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -27,6 +33,10 @@ class TorchFactory:
             pydantic.ValidationError: wrong or unknown options, all of them at once.
         """
         return TorchOptions.model_validate(dict(options)).model_dump(mode="json")
+
+    def may_mismatch(self, options: Mapping[str, Any]) -> bool:
+        """In fp32 sampler and learner agree to rounding; auto may choose bf16, in which they do not."""
+        return TorchOptions.model_validate(dict(options)).precision != "fp32"
 
     def chat_format(self, options: Mapping[str, Any]) -> ChatFormat:
         """Loads the model's tokenizer and chat template, but no weights.

@@ -1,5 +1,24 @@
 """The contract between spangrad and whatever samples and updates a model."""
 
+from spangrad.backend._corrections import (
+    CORRECTIONS,
+    Correction,
+    GeometricRejection,
+    MaskedIS,
+    TruncatedIS,
+)
+from spangrad.backend._loss_settings import KlForm, KlTerm, LossSettings
+from spangrad.backend._losses import (
+    LOSSES,
+    Cispo,
+    DualClip,
+    Gspo,
+    GspoToken,
+    PolicyLoss,
+    PpoClip,
+    Reinforce,
+    Sapo,
+)
 from spangrad.backend._protocols import (
     Backend,
     BackendFactory,
@@ -7,9 +26,9 @@ from spangrad.backend._protocols import (
     ChatFormat,
     FinishReason,
     Learner,
-    LossSettings,
     Message,
     ParsedAnswer,
+    Proximal,
     SampleDelta,
     Sampler,
     SampleRequest,
@@ -19,19 +38,36 @@ from spangrad.backend._protocols import (
 )
 
 __all__ = [
+    "CORRECTIONS",
+    "LOSSES",
     "Backend",
     "BackendFactory",
     "Capabilities",
     "ChatFormat",
+    "Cispo",
+    "Correction",
+    "DualClip",
     "FinishReason",
+    "GeometricRejection",
+    "Gspo",
+    "GspoToken",
+    "KlForm",
+    "KlTerm",
     "Learner",
     "LossSettings",
+    "MaskedIS",
     "Message",
     "ParsedAnswer",
+    "PolicyLoss",
+    "PpoClip",
+    "Proximal",
+    "Reinforce",
     "SampleDelta",
     "SampleRequest",
     "Sampler",
     "SamplingParams",
+    "Sapo",
+    "TruncatedIS",
     "UpdateBatch",
     "UpdateReport",
 ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from spangrad.backend._loss_settings import LossSettings
 from spangrad.transitions import FloatArray, TransitionBatch
 
 FinishReason = Literal["stop", "length"]
@@ -122,17 +123,8 @@ class ChatFormat(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LossSettings:
-    """Which policy loss, and its constants."""
-
-    name: str = "ppo_clip"
-    clip_low: float = 0.2
-    """Ratios below 1 - clip_low gain nothing when the advantage is negative."""
-    clip_high: float = 0.2
-    """Ratios above 1 + clip_high gain nothing when the advantage is positive."""
-    kl_coefficient: float = 0.0
-    """Weight of the KL term (k3 estimator) to the frozen reference; 0 needs no reference."""
+Proximal = Literal["present", "recorded"] | Sequence[FloatArray]
+"""What the probability ratio compares the policy with; see `UpdateBatch.proximal`."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +137,10 @@ class UpdateBatch:
     """(T,) one advantage per transition; every token of its action gets it."""
     token_weights: FloatArray
     """(T,) factor of each token's loss; the loss is the plain sum of weight x token loss, so weighting is decided here."""
-    on_policy: bool = True
-    """The present weights sampled the batch, so the ratio is 1 and old log-probabilities need not be known."""
+    proximal: Proximal = "present"
+    """What the ratio compares the policy with, and corrections compare with the sampler. "present": the weights as they are
+    now, so the ratio is 1. "recorded": the sampler's recorded log-probabilities. Else (T,) of (A,) log-probabilities of the
+    actions, from `Learner.logprobs`: those of the weights at the start of the training step (decoupled PPO)."""
     loss: LossSettings = field(default_factory=LossSettings)
 
 
@@ -162,7 +156,7 @@ class UpdateReport:
     computed_tokens: int
     """Token positions the forward pass computed, after sharing of prefixes."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Further figures under stable names: clip_fraction, approx_kl, reference_kl, entropy, mismatch_kl ..."""
+    """Further figures under stable names; docs/losses.md lists them."""
 
 
 class Learner(Protocol):
@@ -175,6 +169,12 @@ class Learner(Protocol):
 
     async def update(self, batch: UpdateBatch) -> UpdateReport:
         """One policy-gradient step."""
+        ...
+
+    async def logprobs(self, transitions: TransitionBatch) -> Sequence[FloatArray]:
+        """(T,) of (A,) log-probabilities of the actions' tokens under the present weights, at the temperature each was sampled
+        with; for `UpdateBatch.proximal`.
+        """
         ...
 
     async def imitate(self, batch: UpdateBatch) -> UpdateReport:
@@ -218,8 +218,15 @@ class Capabilities:
 
     estimator_levels: frozenset[str] = frozenset({"transition"})
     losses: frozenset[str] = frozenset({"ppo_clip"})
+    """Names of `LOSSES`."""
+    kl_forms: frozenset[str] = frozenset()
+    """KL terms to a frozen reference: k1, k2, k3."""
+    corrections: frozenset[str] = frozenset()
+    """Names of `CORRECTIONS`."""
+    entropy_bonus: bool = False
+    decoupled: bool = False
+    """Whether the ratio can be taken to the weights at the start of the step (`Learner.logprobs`)."""
     adapters: bool = False
-    reference_kl: bool = False
 
 
 class Backend(Protocol):
@@ -253,6 +260,10 @@ class BackendFactory(Protocol):
         Raises:
             pydantic.ValidationError: wrong, missing or unknown options; the caller reports all of them at once.
         """
+        ...
+
+    def may_mismatch(self, options: Mapping[str, Any]) -> bool:
+        """Whether sampler and learner, with the same weights, may give log-probabilities that differ by more than rounding."""
         ...
 
     def chat_format(self, options: Mapping[str, Any]) -> ChatFormat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spangrad.capture._agent_state import enter_state
 from spangrad.capture._reward_value import reward_value
 from spangrad.capture._scope import RolloutScope
 from spangrad.errors import RewardError
@@ -62,6 +63,23 @@ class Rollout:
                 cure="Print the reward as the last line of output, or name a reward function",
             )
         self.scope.reward_sink(number, name, call_id)
+
+    def state(self, key: str | None, score: float | None = None) -> None:
+        """Names the state of the agent's environment that the calls from here on are made in.
+
+        Some credit assigners compare what rollouts of one task did in equal states, or how a call changed the score. The
+        state holds in this context until another one is named: parallel tasks each have their own and begin with that of the
+        task which started them; threads begin with it as they begin with OpenTelemetry's context. It goes with calls of the
+        clients that an integration hooks into; others send the headers `x-spangrad-state` and `x-spangrad-score`.
+
+        Args:
+            key: a text of at most 1000 characters, equal for equal states; None where the state is not known any more.
+            score: how far along the agent is in this state, on any scale that is the same in all rollouts of a task.
+
+        Raises:
+            StateError: one of them cannot be recorded; the state stays what it was.
+        """
+        enter_state(self.scope, key, score)
 
     def __repr__(self) -> str:
         return f"Rollout({self.id!r}, attempt={self.attempt}, task_id={self.task_id!r})"

@@ -47,6 +47,12 @@ class RewardList:
         return len(self._rewards)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the rewards given so far."""
+        with self._lock:
+            return tuple(reward.name for reward in self._rewards)
+
+    @property
     def rewards_rollout(self) -> bool:
         """Whether any of them is for the rollout as a whole."""
         with self._lock:

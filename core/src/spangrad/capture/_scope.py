@@ -21,7 +21,7 @@ from opentelemetry.context import Context
 
 from spangrad import semconv
 
-_PLAIN: Final = punctuation.replace("%", "")
+HEADER_PLAIN: Final = punctuation.replace("%", "")
 """What stands in a header as it is, besides letters and digits; all else is percent-encoded."""
 
 RewardSink = Callable[[float, str, str | None], None]
@@ -53,7 +53,7 @@ class RolloutScope:
         """
         headers = {semconv.ROLLOUT_HEADER: self.rollout_id, semconv.ATTEMPT_HEADER: str(self.attempt)}
         if self.agent is not None:
-            headers[semconv.AGENT_HEADER] = quote(self.agent, safe=_PLAIN, errors="replace")
+            headers[semconv.AGENT_HEADER] = quote(self.agent, safe=HEADER_PLAIN, errors="replace")
         return headers
 
     def named(self, agent: str | None) -> RolloutScope:

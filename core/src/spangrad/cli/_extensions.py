@@ -45,8 +45,11 @@ def doctor(as_json: JsonOption = False) -> None:
         row.name: {
             "losses": sorted(row.value.capabilities.losses),
             "estimator levels": sorted(row.value.capabilities.estimator_levels),
+            "KL terms": sorted(row.value.capabilities.kl_forms),
+            "corrections": sorted(row.value.capabilities.corrections),
+            "entropy bonus": row.value.capabilities.entropy_bonus,
+            "decoupled updates": row.value.capabilities.decoupled,
             "adapters": row.value.capabilities.adapters,
-            "reference KL": row.value.capabilities.reference_kl,
         }
         for row in loaded.backends
     }

@@ -19,6 +19,7 @@ from spangrad.gateway._access import Entry, SamplingOverride
 from spangrad.gateway._answer import Answer
 from spangrad.gateway._engine import EngineError, EngineRequest
 from spangrad.gateway._errors import error_body, send_json
+from spangrad.gateway._identity import read_state
 from spangrad.gateway._request import ChatBody, engine_request, read_chat, read_json, sampling_params
 from spangrad.gateway._routes import Route
 from spangrad.gateway._state import CLIENT_GONE, GatewayState, closed_error
@@ -78,6 +79,7 @@ class Exchange:
         self._index = entry.calls - 1 if entry is not None else 0
         self._call_id = uuid.uuid4().hex
         self._body: dict[str, Any] = {}
+        self._agent_state: tuple[str | None, float | None] = (None, None)
         self._opened: _Opened | None = None
         self._answer = Answer()
         self._streaming = False
@@ -124,6 +126,7 @@ class Exchange:
         """
         self._claim_call_id()
         self._body = read_json(data)
+        self._agent_state = read_state(self._headers)
         question, chat = self._read()
         try:
             route = self._state.routes.resolve(chat.model)
@@ -217,6 +220,8 @@ class Exchange:
             top_k=params.top_k if params else 0,
             request=self._body,
             choices=self._answer.records(),
+            state=self._agent_state[0],
+            score=self._agent_state[1],
         )
 
     async def _finish(self, failure: EngineError | None) -> None:

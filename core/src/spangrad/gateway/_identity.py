@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from spangrad.capture import checked_score, checked_state
+from spangrad.errors import StateError
 from spangrad.gateway._access import KEY_PREFIX, AccessBook, Entry
 from spangrad.gateway._engine import EngineError
-from spangrad.semconv import ATTEMPT_HEADER, ROLLOUT_HEADER
+from spangrad.semconv import ATTEMPT_HEADER, ROLLOUT_HEADER, SCORE_HEADER, STATE_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,33 @@ class Doorkeeper:
 def read_headers(scope: Mapping[str, Any]) -> dict[str, str]:
     """A request's headers, names in lower case; of a repeated one the last."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def read_state(headers: Mapping[str, str]) -> tuple[str | None, float | None]:
+    """The state a call's headers name, percent-decoded, and its score; None for what they do not say.
+
+    Raises:
+        EngineError: 400, one of them cannot be recorded.
+    """
+    state, score = headers.get(STATE_HEADER), headers.get(SCORE_HEADER)
+    if state is None and score is not None:
+        what = f"The header {SCORE_HEADER} comes without {STATE_HEADER}"
+        raise EngineError(what, cure="A score is that of a state: name the state too", status=400, code="bad_state")
+    try:
+        return (
+            None if state is None else checked_state(unquote(state, errors="surrogateescape")),
+            None if score is None else checked_score(_decimal(score)),
+        )
+    except StateError as error:
+        raise EngineError(error.what, cure=error.cure, status=400, code="bad_state") from error
+
+
+def _decimal(text: str) -> object:
+    """The number a text says, or the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _key(headers: Mapping[str, str]) -> str:

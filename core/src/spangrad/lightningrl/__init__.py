@@ -1,6 +1,6 @@
 """LightningRL (arXiv 2508.03680): credit assigners, advantage estimators and token weighting. Pure numpy functions."""
 
-from spangrad.lightningrl._algorithm import AdvantageReport, LightningRL
+from spangrad.lightningrl._algorithm import LightningRL
 from spangrad.lightningrl._builtins import (
     AdvantageEstimatorFactory,
     CreditAssignerFactory,
@@ -9,40 +9,83 @@ from spangrad.lightningrl._builtins import (
     configured,
 )
 from spangrad.lightningrl._comparison import EQUAL_TOLERANCE, NO_GROUP, Comparison
-from spangrad.lightningrl._grouping import Grouping
+from spangrad.lightningrl._compatibility import requirements_table
+from spangrad.lightningrl._grouping import UNNAMED, Grouping
+from spangrad.lightningrl._report import AdvantageReport
 from spangrad.lightningrl._reward_size import check_size
 from spangrad.lightningrl._weighting import Weighting, WeightingName
-from spangrad.lightningrl.credit import CreditAssigner, Discounted, Identical, among_rollouts, rollout_returns
+from spangrad.lightningrl.credit import (
+    HGPO,
+    AgentShare,
+    CreditAssigner,
+    CreditFunction,
+    CreditNeeds,
+    Discounted,
+    Function,
+    GiGPO,
+    Graph,
+    Identical,
+    LastCall,
+    Progress,
+    ReturnToGo,
+    Sum,
+    TurnRewards,
+    among_rollouts,
+    credit_warnings,
+    needs_of,
+    rollout_returns,
+)
 from spangrad.lightningrl.estimators import (
+    GDPO,
     GRPO,
+    RAE,
     RLOO,
     AdvantageEstimator,
     DrGRPO,
+    MaxRL,
     ReinforcePlusPlus,
     ReinforcePlusPlusBaseline,
+    RememberingEstimator,
     Requirements,
     weighted_sum,
 )
 
 __all__ = [
     "EQUAL_TOLERANCE",
+    "GDPO",
     "GRPO",
+    "HGPO",
     "NO_GROUP",
+    "RAE",
     "RLOO",
+    "UNNAMED",
     "AdvantageEstimator",
     "AdvantageEstimatorFactory",
     "AdvantageReport",
+    "AgentShare",
     "Comparison",
     "CreditAssigner",
     "CreditAssignerFactory",
+    "CreditFunction",
+    "CreditNeeds",
     "Discounted",
     "DrGRPO",
+    "Function",
+    "GiGPO",
+    "Graph",
     "Grouping",
     "Identical",
+    "LastCall",
     "LightningRL",
+    "MaxRL",
+    "Progress",
     "ReinforcePlusPlus",
     "ReinforcePlusPlusBaseline",
+    "RememberingEstimator",
     "Requirements",
+    "ReturnToGo",
+    "Sum",
+    "TurnRewards",
     "Weighting",
     "WeightingName",
     "among_rollouts",
@@ -50,6 +93,9 @@ __all__ = [
     "builtin_estimators",
     "check_size",
     "configured",
+    "credit_warnings",
+    "needs_of",
+    "requirements_table",
     "rollout_returns",
     "weighted_sum",
 ]

@@ -7,70 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from spangrad.errors import ConfigError, PluginError
+from spangrad.errors import PluginError
 from spangrad.lightningrl._comparison import Comparison
+from spangrad.lightningrl._compatibility import check_compatible
+from spangrad.lightningrl._components import component_batches, component_warnings
 from spangrad.lightningrl._grouping import Grouping
+from spangrad.lightningrl._report import AdvantageReport, memory_metrics
 from spangrad.lightningrl._reward_size import check_sizes
+from spangrad.lightningrl._step_figures import step_metrics, step_warnings
 from spangrad.lightningrl._weighting import Weighting
-from spangrad.lightningrl.credit import CreditAssigner, rollout_returns
-from spangrad.lightningrl.estimators import AdvantageEstimator
-from spangrad.transitions import BoolArray, FloatArray, LedgerEntry, Reason, TransitionBatch, fate_of
-
-
-@dataclass(frozen=True)
-class AdvantageReport:
-    """What LightningRL made of a batch. All arrays are per transition (T,), in the batch's order."""
-
-    batch: TransitionBatch
-    returns: FloatArray
-    advantages: FloatArray
-    """0 for what is left out."""
-    token_weights: FloatArray
-    """Weight of each token of the action; 0 for what is left out."""
-    reasons: tuple[Reason, ...]
-    """`Reason.TRAINED`, or why the transition is left out of the update."""
-    metrics: Mapping[str, float]
-    """Counts and means under stable names, for the step's metrics."""
-    warnings: tuple[str, ...] = ()
-    """What the user should know, as full sentences."""
-
-    @property
-    def trained(self) -> BoolArray:
-        """(T,) the transition takes part in the update."""
-        return np.array([reason is Reason.TRAINED for reason in self.reasons], dtype=np.bool_)
-
-    def without_update(self, reason: Reason) -> AdvantageReport:
-        """The same report for a step that is not trained on after all: what would have been trained is dropped for `reason`."""
-        nothing = np.zeros(len(self.batch), dtype=np.float64)
-        return replace(
-            self,
-            advantages=nothing,
-            token_weights=nothing,
-            reasons=tuple(reason if old is Reason.TRAINED else old for old in self.reasons),
-            metrics={**self.metrics, "trained_transitions": 0, "trained_rollouts": 0},
-        )
-
-    def ledger(self, step: int | None) -> tuple[LedgerEntry, ...]:
-        """One entry per transition, for the training step `step`. Write it once the update has been made."""
-        return tuple(
-            LedgerEntry(
-                call_id=transition.call_id,
-                choice=transition.choice,
-                rollout_id=transition.rollout_id,
-                attempt=transition.attempt,
-                step=step,
-                fate=fate_of(reason),
-                reason=reason,
-                detail=_DETAILS.get(reason, ""),
-                tokens=len(transition.action_ids),
-                reward=transition.reward,
-                episode_return=float(episode_return),
-                advantage=float(advantage),
-            )
-            for transition, reason, episode_return, advantage in zip(
-                self.batch.transitions, self.reasons, self.returns, self.advantages, strict=True
-            )
-        )
+from spangrad.lightningrl.credit import CreditAssigner, credit_warnings, needs_of
+from spangrad.lightningrl.estimators import AdvantageEstimator, RememberingEstimator, Requirements
+from spangrad.transitions import FloatArray, Reason, RewardWeights, TransitionBatch
 
 
 @dataclass(frozen=True)
@@ -81,75 +29,106 @@ class LightningRL:
     estimator: AdvantageEstimator
     weighting: Weighting = field(default_factory=Weighting)
     grouping: Grouping = field(default_factory=Grouping)
+    component_weights: RewardWeights = field(default_factory=RewardWeights)
+    """Of rewards by name, for an estimator that compares each by itself; others get the sum, which is weighted already."""
 
     def check(self, *, rollouts_per_task: int, estimator_levels: Collection[str] = ("transition",)) -> None:
-        """Refuses a configuration that the estimator could not learn from.
+        """Refuses a configuration that the estimator could not learn from, or in which a setting would do nothing.
 
         Args:
             rollouts_per_task: how many rollouts of a task will be sampled for one update.
             estimator_levels: what the backend's learner takes advantages for (`Capabilities.estimator_levels`).
 
         Raises:
-            ConfigError: what the estimator needs is not there.
+            ConfigError: what the estimator needs is not there, or it would undo another setting.
         """
-        needs = self.estimator.requirements
-        name = type(self.estimator).__name__
-        if needs.among == "task" and rollouts_per_task < needs.min_group:
-            raise ConfigError(
-                f"{name} compares rollouts of one task and needs at least {needs.min_group}, "
-                f"but rollouts_per_task is {rollouts_per_task}",
-                cure="Raise rollouts_per_task; 8 is a good start",
-            )
-        if needs.level not in estimator_levels:
-            raise ConfigError(
-                f"{name} gives one advantage per {needs.level}, "
-                f"but the backend takes them per {', '.join(sorted(estimator_levels)) or 'nothing'}",
-                cure="Choose another estimator or another backend",
-            )
+        check_compatible(
+            self.credit,
+            self.estimator,
+            self.grouping,
+            rollouts_per_task=rollouts_per_task,
+            estimator_levels=estimator_levels,
+        )
 
-    def compute(self, batch: TransitionBatch, *, max_sequence: int | None = None) -> AdvantageReport:
+    def compute(
+        self,
+        batch: TransitionBatch,
+        *,
+        max_sequence: int | None = None,
+        memory: Mapping[str, float] | None = None,
+    ) -> AdvantageReport:
         """Returns, advantages and weights of one step's transitions.
 
         Args:
             batch: the transitions of all usable rollouts of the step; an empty one gives an empty report.
             max_sequence: most tokens (prompt and action together) the learner takes; longer transitions take part in the
                 statistics, being real outcomes, and are left out of the update.
+            memory: `AdvantageReport.memory` of the step before, for estimators that remember.
 
         Raises:
-            RewardError: a reward is so large that statistics would overflow.
+            RewardError: a reward is so large that statistics would overflow, or of a kind that the estimator cannot take.
             PluginError: the credit assigner or the estimator gave something other than one finite number per transition.
+            ConfigError: the credit assigner needs what the calls of the batch do not have, such as scores.
         """
         check_sizes(batch)
+        memory = dict(memory or {})
         if not len(batch):
-            return _empty(batch)
-        comparisons = self._comparisons(batch)
-        advantages = _checked("advantage estimator", self.estimator, self.estimator.advantages(comparisons), len(batch))
-        reasons = _reasons(batch, comparisons, self.estimator.requirements.min_group, max_sequence)
+            return _empty(batch, memory)
+        returns, comparisons = self._comparisons(batch)
+        advantages, after = self._estimated(comparisons, memory)
+        reasons = _reasons(batch, comparisons, self.estimator.requirements, max_sequence)
         trained = np.array([reason is Reason.TRAINED for reason in reasons], dtype=np.bool_)
         return AdvantageReport(
             batch=batch,
-            returns=comparisons[0].returns,
+            returns=returns,
             advantages=np.where(trained, advantages, 0.0),
             token_weights=np.where(trained, self.weighting.token_weights(batch), 0.0),
             reasons=reasons,
-            metrics=_metrics(batch, comparisons[0], advantages, reasons, self.estimator.requirements.min_group),
-            warnings=_warnings(comparisons, reasons, self.estimator.requirements.min_group),
+            metrics=step_metrics(batch, comparisons[0], returns, advantages, reasons) | memory_metrics(after),
+            warnings=self._warnings(batch, comparisons[0], reasons),
+            recalled=memory,
+            memory=after,
         )
 
-    def _comparisons(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
-        """What the credit assigner asks for, checked and regrouped."""
+    def _warnings(self, batch: TransitionBatch, groups: Comparison, reasons: Sequence[Reason]) -> tuple[str, ...]:
+        """What the user should know about the step."""
+        needs, own_groups = self.estimator.requirements, needs_of(self.credit).own_groups
+        return (
+            *step_warnings(batch, groups, reasons, needs.min_group, own_groups=own_groups),
+            *credit_warnings(self.credit, batch),
+            *(component_warnings(batch) if needs.components else ()),
+        )
+
+    def _comparisons(self, batch: TransitionBatch) -> tuple[FloatArray, tuple[Comparison, ...]]:
+        """(T,) the returns for the ledger, and what the credit assigner asks for, checked and regrouped."""
+        needs = self.estimator.requirements
+        made = self._credited(batch)
+        returns = made[0].returns
+        if needs.components:
+            made = tuple(
+                replace(comparison, weight=comparison.weight * weight)
+                for weight, part in component_batches(batch, self.component_weights)
+                for comparison in self._credited(part)
+            )
+        return returns, self.grouping.applied(made, batch, among=needs.among)
+
+    def _credited(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
         made = self.credit.comparisons(batch)
         for comparison in made:
             _checked("credit assigner", self.credit, comparison.returns, len(batch))
-        return self.grouping.applied(made, batch, among=self.estimator.requirements.among)
+        return made
 
-
-_DETAILS: Mapping[Reason, str] = {
-    Reason.ZERO_VARIANCE: "all rollouts of the task had the same return",
-    Reason.SINGLETON_GROUP: "too few usable rollouts of the task to compare it with",
-    Reason.BATCH_FAILED: "too many rollouts of the step failed for it to be trusted",
-    Reason.TOO_LONG: "prompt and action together exceed what the learner takes",
-}
+    def _estimated(
+        self, comparisons: Sequence[Comparison], memory: Mapping[str, float]
+    ) -> tuple[FloatArray, Mapping[str, float]]:
+        """(T,) advantages, and what is remembered; nothing where the estimator remembers nothing."""
+        estimator = self.estimator
+        if isinstance(estimator, RememberingEstimator):
+            advantages = estimator.advantages_recalling(comparisons, memory)
+            after = dict(estimator.memory_after(comparisons, memory))
+        else:
+            advantages, after = estimator.advantages(comparisons), {}
+        return _checked("advantage estimator", estimator, advantages, len(comparisons[0].returns)), after
 
 
 def _checked(noun: str, plugin: object, values: FloatArray, count: int) -> FloatArray:
@@ -167,71 +146,35 @@ def _checked(noun: str, plugin: object, values: FloatArray, count: int) -> Float
     )
 
 
-def _empty(batch: TransitionBatch) -> AdvantageReport:
+def _empty(batch: TransitionBatch, memory: Mapping[str, float]) -> AdvantageReport:
     """The report of no transitions at all."""
     nothing = np.zeros(0)
     alone = Comparison(nothing, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    return AdvantageReport(batch, nothing, nothing, nothing, (), _metrics(batch, alone, nothing, (), 1))
+    metrics = step_metrics(batch, alone, nothing, nothing, ())
+    return AdvantageReport(batch, nothing, nothing, nothing, (), metrics, recalled=memory, memory=memory)
 
 
 def _reasons(
-    batch: TransitionBatch, comparisons: Sequence[Comparison], min_group: int, max_sequence: int | None
+    batch: TransitionBatch, comparisons: Sequence[Comparison], needs: Requirements, max_sequence: int | None
 ) -> tuple[Reason, ...]:
     """What becomes of each transition; a lack of signal, in all its comparisons, is said before a transition's length."""
-    signal = np.any([comparison.has_signal(min_group) for comparison in comparisons], axis=0)
-    small = np.all([(c.group_sizes < min_group)[c.group_index] for c in comparisons], axis=0)
+    credited = [comparison.compared & (np.asarray(comparison.weight) != 0) for comparison in comparisons]
+    small = [
+        ~has | (c.group_sizes < needs.min_group)[c.group_index] for has, c in zip(credited, comparisons, strict=True)
+    ]
+    tells = [~few & (needs.memory | c.has_signal(needs.min_group)) for few, c in zip(small, comparisons, strict=True)]
     reasons = []
-    for transition, tells, too_few in zip(batch.transitions, signal, small, strict=True):
-        if too_few:
+    for transition, counts, too_few, signal in zip(
+        batch.transitions, np.any(credited, axis=0), np.all(small, axis=0), np.any(tells, axis=0), strict=True
+    ):
+        if not counts:
+            reasons.append(Reason.NO_CREDIT)
+        elif too_few:
             reasons.append(Reason.SINGLETON_GROUP)
-        elif not tells:
+        elif not signal:
             reasons.append(Reason.ZERO_VARIANCE)
         elif max_sequence is not None and len(transition.prompt_ids) + len(transition.action_ids) > max_sequence:
             reasons.append(Reason.TOO_LONG)
         else:
             reasons.append(Reason.TRAINED)
     return tuple(reasons)
-
-
-def _metrics(
-    batch: TransitionBatch,
-    groups: Comparison,
-    advantages: FloatArray,
-    reasons: tuple[Reason, ...],
-    min_group: int,
-) -> dict[str, float]:
-    """Counts and means of the step; means only where there is something to average."""
-    trained = np.array([reason is Reason.TRAINED for reason in reasons], dtype=np.bool_)
-    metrics: dict[str, float] = {
-        "rollouts": len(batch.rollout_keys),
-        "transitions": len(batch),
-        "groups": len(groups.group_sizes),
-        "zero_variance_groups": int((groups.without_variance & (groups.group_sizes >= min_group)).sum()),
-        "singleton_groups": int((groups.group_sizes < min_group).sum()),
-        "too_long": reasons.count(Reason.TOO_LONG),
-        "trained_transitions": int(trained.sum()),
-        "trained_rollouts": len(set(batch.rollout_index[trained].tolist())),
-    }
-    if len(batch):
-        per_rollout = rollout_returns(batch)
-        metrics["return_mean"] = float(per_rollout.mean())
-        metrics["return_min"] = float(per_rollout.min())
-        metrics["return_max"] = float(per_rollout.max())
-    if trained.any():
-        metrics["advantage_abs_mean"] = float(np.abs(advantages[trained]).mean())
-    return metrics
-
-
-def _warnings(comparisons: Sequence[Comparison], reasons: tuple[Reason, ...], min_group: int) -> tuple[str, ...]:
-    """What the user should know about the step."""
-    warnings = []
-    sizes = comparisons[0].group_sizes
-    if alone := int((sizes < min_group).sum()):
-        warnings.append(
-            f"{alone} of {len(sizes)} tasks have fewer than {min_group} usable rollouts; nothing was learnt from them"
-        )
-    if long := reasons.count(Reason.TOO_LONG):
-        warnings.append(f"{long} of {len(reasons)} calls are longer than the learner takes and were left out")
-    if all(comparison.without_variance.all() for comparison in comparisons):
-        warnings.append("All rollouts of each task have the same return: there is nothing to learn from this step")
-    return tuple(warnings)

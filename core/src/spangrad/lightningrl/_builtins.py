@@ -7,12 +7,29 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from spangrad.errors import ConfigError
-from spangrad.lightningrl.credit import CreditAssigner, Discounted, Identical
+from spangrad.lightningrl.credit import (
+    HGPO,
+    AgentShare,
+    CreditAssigner,
+    Discounted,
+    Function,
+    GiGPO,
+    Graph,
+    Identical,
+    LastCall,
+    Progress,
+    ReturnToGo,
+    Sum,
+    TurnRewards,
+)
 from spangrad.lightningrl.estimators import (
+    GDPO,
     GRPO,
+    RAE,
     RLOO,
     AdvantageEstimator,
     DrGRPO,
+    MaxRL,
     ReinforcePlusPlus,
     ReinforcePlusPlusBaseline,
 )
@@ -27,14 +44,30 @@ AdvantageEstimatorFactory = Callable[..., AdvantageEstimator]
 
 def builtin_credit_assigners() -> Mapping[str, CreditAssignerFactory]:
     """Factories by name."""
-    return {"discounted": Discounted, "identical": Identical}
+    return {
+        "agent_share": AgentShare,
+        "discounted": Discounted,
+        "function": Function,
+        "gigpo": GiGPO,
+        "graph": Graph,
+        "hgpo": HGPO,
+        "identical": Identical,
+        "last_call": LastCall,
+        "progress": Progress,
+        "return_to_go": ReturnToGo,
+        "sum": Sum,
+        "turn_rewards": TurnRewards,
+    }
 
 
 def builtin_estimators() -> Mapping[str, AdvantageEstimatorFactory]:
     """Factories by name."""
     return {
         "dr_grpo": DrGRPO,
+        "gdpo": GDPO,
         "grpo": GRPO,
+        "maxrl": MaxRL,
+        "rae": RAE,
         "reinforce_pp": ReinforcePlusPlus,
         "reinforce_pp_baseline": ReinforcePlusPlusBaseline,
         "rloo": RLOO,

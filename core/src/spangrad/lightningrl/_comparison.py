@@ -36,6 +36,8 @@ class Comparison:
     """What the advantages are multiplied by before those of several comparisons are summed; one number, or (T,)."""
     differing_calls: bool = False
     """Returns of one unit differ for a reason: a group of equal units has something to tell all the same."""
+    names: tuple[str, ...] = ()
+    """(T,) what each transition's group is called beyond this batch; only where the estimator remembers something of it."""
 
     @cached_property
     def group_index(self) -> IntArray:
@@ -108,9 +110,22 @@ class Comparison:
         equal: BoolArray = high - low <= EQUAL_TOLERANCE * size
         return equal & (self.group_sizes > 1)
 
+    @property
+    def compared(self) -> BoolArray:
+        """(T,) the transition is in a group at all."""
+        compared: BoolArray = self.groups != NO_GROUP
+        return compared
+
+    @cached_property
+    def real_groups(self) -> BoolArray:
+        """(G,) a group that somebody asked for, not the place of one transition that is compared with none."""
+        real = np.zeros(len(self.group_sizes), dtype=np.bool_)
+        real[self.group_index[self.compared]] = True
+        return real
+
     def has_signal(self, min_group: int) -> BoolArray:
         """(T,) the transition's group has at least `min_group` units, and they differ."""
-        signal: BoolArray = (self.group_sizes >= min_group) & ~self.without_variance
+        signal: BoolArray = (self.group_sizes >= min_group) & ~self.without_variance & self.real_groups
         return signal[self.group_index]
 
     def unit_means(self, values: FloatArray) -> FloatArray:

@@ -26,12 +26,13 @@ def check_size(reward: float, rollout_id: str) -> None:
 
 
 def check_sizes(batch: TransitionBatch) -> None:
-    """Refuses a batch with such a reward, be it a rollout's or a call's.
+    """Refuses a batch with such a reward, be it a rollout's or a call's, by itself or in a sum.
 
     Raises:
         RewardError: as above; the first one is named.
     """
     for transition in batch.transitions:
         check_size(transition.rollout_reward, transition.rollout_id)
-        if transition.reward is not None:
-            check_size(transition.reward, transition.rollout_id)
+        for reward in (transition.reward, *transition.components.values(), *transition.rollout_components.values()):
+            if reward is not None:
+                check_size(reward, transition.rollout_id)

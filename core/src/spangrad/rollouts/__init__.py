@@ -1,8 +1,9 @@
 """Running agents on tasks: what an agent is, and the runner that runs many of them at once."""
 
-from spangrad.rollouts._agents import Agent, CommandAgent, FunctionAgent, load_agent
+from spangrad.rollouts._agents import Agent, CommandAgent, FunctionAgent, load_agent, load_command
 from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._json_data import problem_of
+from spangrad.rollouts._judges import Judges
 from spangrad.rollouts._loading import is_async, load_function
 from spangrad.rollouts._runner import Runner
 from spangrad.rollouts._scoring import RewardFunction, load_reward
@@ -12,6 +13,7 @@ __all__ = [
     "Agent",
     "CommandAgent",
     "FunctionAgent",
+    "Judges",
     "RewardFunction",
     "RolloutJob",
     "RolloutResult",
@@ -19,6 +21,7 @@ __all__ = [
     "Task",
     "is_async",
     "load_agent",
+    "load_command",
     "load_function",
     "load_reward",
     "problem_of",

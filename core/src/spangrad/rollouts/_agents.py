@@ -55,7 +55,7 @@ def load_agent(spec: str | Sequence[str] | Callable[..., Any], folder: Path) -> 
         return _function_agent(spec, getattr(spec, "__qualname__", type(spec).__name__))
     if isinstance(spec, str) and re.fullmatch(r"[^\s:/\\]+:[^\s:/\\]+", spec):
         return _function_agent(load_function(spec, folder), spec)
-    return _command_agent(spec, folder)
+    return load_command(spec, folder)
 
 
 def _function_agent(function: Callable[..., Any], name: str) -> FunctionAgent:
@@ -87,23 +87,33 @@ def _wants_rollout(function: Callable[..., Any], name: str) -> bool:
     return wanted
 
 
-def _command_agent(spec: str | Sequence[str], folder: Path) -> CommandAgent:
+def load_command(spec: str | Sequence[str], folder: Path, *, noun: str = "agent") -> CommandAgent:
+    """A command line of a configuration.
+
+    Args:
+        spec: as one text or as a list of words.
+        folder: where it runs, and from where a path of the program is meant.
+        noun: what it is, for messages.
+
+    Raises:
+        AgentError: it cannot be read, or there is no such program.
+    """
     try:
         argv = tuple(shlex.split(spec)) if isinstance(spec, str) else tuple(spec)
     except ValueError as cause:
         raise AgentError(
-            f"The agent's command line {spec!r} cannot be read: {cause}", cure="Check its quotes"
+            f"The {noun}'s command line {spec!r} cannot be read: {cause}", cure="Check its quotes"
         ) from cause
     if not argv or not all(isinstance(word, str) for word in argv):
         raise AgentError(
-            f"The agent {spec!r} is no command line", cure='Write "module:function" or a command and its arguments'
+            f"The {noun} {spec!r} is no command line", cure='Write "module:function" or a command and its arguments'
         )
     folder = folder.resolve()
     program = str(folder / argv[0]) if "/" in argv[0] else argv[0]
     found = shutil.which(program)
     if found is None:
         raise AgentError(
-            f"The agent {shlex.join(argv)!r} cannot be run: there is no program {program!r}",
+            f"The {noun} {shlex.join(argv)!r} cannot be run: there is no program {program!r}",
             cure='Write "module:function" for a Python function, or a command that is installed',
         )
     return CommandAgent(shlex.join(argv), (found, *argv[1:]), folder)

@@ -17,7 +17,6 @@ from spangrad.capture import (
     child_environment,
     end_work,
     flush_spans,
-    reward_value,
     use_scope,
 )
 from spangrad.errors import RewardError
@@ -26,9 +25,10 @@ from spangrad.rollouts._agents import Agent, CommandAgent
 from spangrad.rollouts._command import run_command
 from spangrad.rollouts._failure import failure
 from spangrad.rollouts._job import RolloutJob, RolloutResult
+from spangrad.rollouts._judges import Judged, Judges
 from spangrad.rollouts._lanes import Lanes, Outcome
 from spangrad.rollouts._process_environment import without_proxy
-from spangrad.rollouts._scoring import RewardFunction
+from spangrad.rollouts.judging import FinishedRollout
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store
 
 
@@ -39,8 +39,8 @@ class _Ending:
     status: RolloutStatus
     error: str = ""
     output: Any = None
-    judged: tuple[tuple[float, str], ...] = ()
-    """Rewards that came of the output, with their source."""
+    judged: tuple[Judged, ...] = ()
+    """Rewards that came of the output."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class AttemptRunner:
     """Runs attempts of one agent; holds what they all share."""
 
     agent: Agent
-    reward: RewardFunction | None
+    judges: Judges
     gateway: Gateway
     store: Store
     lanes: Lanes
     timeout: float | None
-    """Seconds the agent may take, and again the reward function."""
+    """Seconds the agent may take, and again each judge."""
 
     async def run(self, job: RolloutJob, attempt: int) -> RolloutResult:
         """Runs one attempt to its end and records it; whatever the agent does, this returns.
@@ -102,11 +102,18 @@ class AttemptRunner:
         if tally.calls == 0:
             what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
             return _Ending(RolloutStatus.NO_CALL, what, outcome.value)
+        return await self._judged(finished_rollout(job, scope.attempt, outcome.value), scope, given)
+
+    async def _judged(self, rollout: FinishedRollout, scope: RolloutScope, given: RewardList) -> _Ending:
+        """How an attempt ends whose agent ended by itself; one that the group's judge has still to see goes on running."""
+        judged: tuple[Judged, ...] = ()
         try:
-            judged = await self._judge(job, scope, outcome.value, given)
+            judged = await self.judges.judge(rollout, scope, given, self.lanes, self.timeout)
+            self.judges.check_names([*(name for name, _, _ in judged), *given.names])
         except RewardError as error:
-            return _Ending(RolloutStatus.NO_REWARD, str(error), outcome.value)
-        return _Ending(RolloutStatus.SUCCEEDED, "", outcome.value, judged)
+            return _Ending(RolloutStatus.NO_REWARD, str(error), rollout.output, judged)
+        status = RolloutStatus.SUCCEEDED if self.judges.group is None else RolloutStatus.RUNNING
+        return _Ending(status, "", rollout.output, judged)
 
     async def _run_agent(self, job: RolloutJob, scope: RolloutScope) -> Outcome:
         data = copy.deepcopy(job.task.data)  # an agent may change its task, and other rollouts share it
@@ -141,42 +148,6 @@ class AttemptRunner:
             return Outcome(error=CommandError(f"{agent.name} exited with status {ended.status}{said}"))
         return Outcome(value=ended.output)
 
-    async def _judge(
-        self, job: RolloutJob, scope: RolloutScope, output: Any, given: RewardList
-    ) -> tuple[tuple[float, str], ...]:
-        """The rewards that come of the output; those given during the rollout may be all there are.
-
-        Raises:
-            RewardError: there is no usable reward.
-        """
-        if self.reward is None:
-            if given.rewards_rollout:
-                return ()
-            source, giver, value = "return_value", "Nobody gave a reward, and what the agent returned", output
-        else:
-            source, giver = "reward_function", f"What the reward function {self.reward.name!r} returned"
-            value = await self._call_reward(self.reward, job, scope, output)
-        try:
-            return ((reward_value(value, giver=giver), source),)
-        except RewardError:
-            if given and (self.reward is None or value is None):  # rewards given along the way are all there is
-                return ()
-            raise
-
-    async def _call_reward(self, reward: RewardFunction, job: RolloutJob, scope: RolloutScope, output: Any) -> Any:
-        arguments = reward.arguments(task=copy.deepcopy(job.task.data), output=output, rollout=Rollout(scope))
-        outcome = await self.lanes.call(
-            lambda: reward.function(**arguments),
-            asynchronous=reward.asynchronous,
-            limit=self.timeout,
-            name=f"The reward function of rollout {scope.rollout_id}",
-        )
-        if outcome.timed_out:
-            raise RewardError(f"The reward function {reward.name!r} was still running after {self.timeout:g} seconds")
-        if outcome.error is not None:
-            raise RewardError(failure(f"The reward function {reward.name!r}", outcome.error))
-        return outcome.value
-
     def _record(
         self, job: RolloutJob, record: RolloutRecord, ending: _Ending, given: tuple[GivenReward, ...]
     ) -> RolloutResult:
@@ -185,16 +156,25 @@ class AttemptRunner:
         rewards = [
             RewardRecord(job.rollout_id, record.attempt, r.call_id, r.name, r.value, "scope", r.at) for r in given
         ] + [
-            RewardRecord(job.rollout_id, record.attempt, None, "reward", value, source, now)
-            for value, source in ending.judged
+            RewardRecord(job.rollout_id, record.attempt, None, name, value, source, now)
+            for name, value, source in ending.judged
         ]
         for reward in rewards:
             self.store.add_reward(reward)
         ended = replace(
-            record, status=ending.status, error=ending.error, output=_as_json(ending.output), finished_at=now
+            record,
+            status=ending.status,
+            error=ending.error,
+            output=_as_json(ending.output),
+            finished_at=None if ending.status is RolloutStatus.RUNNING else now,
         )
         self.store.save_rollout(ended)
-        return RolloutResult(job, ended, ending.output, tuple(rewards))
+        return RolloutResult(job, ended, ending.output, tuple(rewards), self.judges.weights)
+
+
+def finished_rollout(job: RolloutJob, attempt: int, output: Any) -> FinishedRollout:
+    """What judges are told of an attempt."""
+    return FinishedRollout(job.rollout_id, attempt, job.task.task_id, job.task.data, output)
 
 
 class CommandError(Exception):

@@ -41,6 +41,7 @@ async def run_command(
     environment: Mapping[str, str],
     *,
     limit: float | None,
+    inherited: Mapping[str, str] | None = None,
 ) -> CommandOutcome:
     """Runs the command with the task's JSON on its standard input and in SPANGRAD_TASK.
 
@@ -50,15 +51,16 @@ async def run_command(
     Args:
         agent: the command.
         data: the task's data.
-        environment: variables besides this process's own.
+        environment: variables besides those it inherits.
         limit: seconds it may take; None does not limit.
+        inherited: variables it inherits; this process's own by default.
 
     Raises:
         OSError: the program cannot be started.
         asyncio.CancelledError: the caller was cancelled; the command has been ended.
     """
     text = json.dumps(data)
-    variables = {**os.environ, **environment}
+    variables = {**(os.environ if inherited is None else inherited), **environment}
     if len(text) <= _LONGEST_VARIABLE:
         variables[TASK_VARIABLE] = text
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spangrad.gateway import SamplingOverride
 from spangrad.rollouts._task import Task
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus
+from spangrad.transitions import RewardWeights, components_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class RolloutResult:
     """What the agent returned; for a command the last JSON value or the text it printed; None when it did not end by itself."""
     rewards: tuple[RewardRecord, ...]
     """All rewards of the last attempt."""
+    weights: RewardWeights = field(default_factory=RewardWeights)
+    """Of rewards by name."""
 
     @property
     def status(self) -> RolloutStatus:
@@ -52,5 +55,5 @@ class RolloutResult:
 
     @property
     def reward(self) -> float | None:
-        """Its return: the sum of all its rewards, of its calls too; None when it has none."""
-        return sum(reward.value for reward in self.rewards) if self.rewards else None
+        """Its return: the weighted sum of all its rewards, of its calls too; None when it has none."""
+        return self.weights.total(components_of(self.rewards)) if self.rewards else None

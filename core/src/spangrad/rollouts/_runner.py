@@ -16,7 +16,9 @@ from spangrad.errors import ConfigError
 from spangrad.gateway import Gateway
 from spangrad.rollouts._agents import Agent
 from spangrad.rollouts._attempt import AttemptRunner
+from spangrad.rollouts._group_judging import GroupJudging
 from spangrad.rollouts._job import RolloutJob, RolloutResult
+from spangrad.rollouts._judges import Judges
 from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts._process_environment import clients_pointed_at
 from spangrad.rollouts._scoring import RewardFunction
@@ -37,12 +39,12 @@ class Runner:
 
     Args:
         agent: what is run.
-        reward: judges each rollout; its reward adds to those given while the agent ran. With None, what the agent returns is
-            the reward, unless the rollout was rewarded while it ran.
+        judges: give rewards once the agent has ended, which add to those given while it ran; a reward function alone will
+            do. With None, what the agent returns is the reward, unless the rollout was rewarded while it ran.
         gateway: the running server the agents call.
         store: where everything is recorded.
         concurrency: rollouts under way at once.
-        timeout: seconds an agent may take, and after it the reward function; None does not limit.
+        timeout: seconds an agent may take, and after it each judge; None does not limit.
         retries: further attempts at a rollout that failed or ran out of time. They bias what is learnt towards rollouts that
             do not fail, so they are for infrastructure that is known to fail by chance.
 
@@ -53,7 +55,7 @@ class Runner:
     def __init__(
         self,
         agent: Agent,
-        reward: RewardFunction | None,
+        judges: Judges | RewardFunction | None,
         gateway: Gateway,
         store: Store,
         *,
@@ -68,7 +70,9 @@ class Runner:
         if retries < 0:
             raise ConfigError(f"retries is {retries}", cure="Use 0 for none")
         self._lanes = Lanes(workers=max(32, concurrency))
-        self._attempts = AttemptRunner(agent, reward, gateway, store, self._lanes, timeout)
+        judges = judges if isinstance(judges, Judges) else Judges(judges)
+        self._attempts = AttemptRunner(agent, judges, gateway, store, self._lanes, timeout)
+        self._compare = GroupJudging(judges.group, judges, store, timeout) if judges.group else None
         self._concurrency = concurrency
         self._retries = retries
         self._rollout_ids: set[str] = set()
@@ -87,7 +91,7 @@ class Runner:
 
         Args:
             jobs: what to run.
-            on_result: called on this event loop as each rollout ends.
+            on_result: called on this event loop as each rollout ends, or its group has been judged.
 
         Raises:
             StoreError: something could not be recorded; what still ran has been stopped.
@@ -95,17 +99,46 @@ class Runner:
         """
         with self:
             limit = asyncio.Semaphore(self._concurrency)
-            tasks = [asyncio.create_task(self._rollout(job, limit, on_result)) for job in jobs]
+            jobs = list(jobs)
+            rollouts = [asyncio.create_task(self._rollout(job, limit)) for job in jobs]
+            members: dict[str, list[int]] = {}
+            for index, job in enumerate(jobs):
+                # Without a judge that compares them, each rollout is settled by itself, as soon as it has ended.
+                members.setdefault(job.rollout_id if self._compare is None else job.group_id, []).append(index)
+            groups = [
+                asyncio.create_task(self._settled([rollouts[index] for index in indices], on_result))
+                for indices in members.values()
+            ]
+            tasks = [*rollouts, *groups]
             try:
-                return list(await asyncio.gather(*tasks))
+                settled = await asyncio.gather(*groups)
+                order = [index for indices in members.values() for index in indices]
+                results = dict(zip(order, (result for group in settled for result in group), strict=True))
+                return [results[index] for index in range(len(jobs))]
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _rollout(
-        self, job: RolloutJob, limit: asyncio.Semaphore, on_result: Callable[[RolloutResult], None]
-    ) -> RolloutResult:
+    async def _settled(
+        self, rollouts: Sequence[asyncio.Task[RolloutResult]], on_result: Callable[[RolloutResult], None]
+    ) -> list[RolloutResult]:
+        """The results of rollouts that are settled together, once all of them have ended."""
+        results: list[RolloutResult] = []
+        try:
+            results += [await rollout for rollout in rollouts]
+        except asyncio.CancelledError:
+            if self._compare is not None:
+                ended = [one for one in rollouts if one.done() and not one.cancelled() and one.exception() is None]
+                self._compare.abandon([one.result() for one in ended])
+            raise
+        if self._compare is not None:
+            results = await self._compare.settle(results)
+        for result in results:
+            on_result(result)
+        return results
+
+    async def _rollout(self, job: RolloutJob, limit: asyncio.Semaphore) -> RolloutResult:
         async with limit:
             self._rollout_ids.add(job.rollout_id)
             result = await self._attempts.run(job, job.attempt)
@@ -113,12 +146,12 @@ class Runner:
                 if result.status not in _RETRIED:
                     break
                 result = await self._attempts.run(job, attempt)
-            on_result(result)
             return result
 
     def __enter__(self) -> Self:
         if self._users == 0:
             with ExitStack() as stack:
+                stack.callback(self._attempts.judges.close)
                 stack.callback(self._lanes.close)
                 stack.enter_context(deliver_spans(self._keep_spans))
                 stack.enter_context(clients_pointed_at(self._attempts.gateway.base_url))

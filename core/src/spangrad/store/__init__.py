@@ -1,12 +1,20 @@
 """The store: durable memory of a run, and what it can tell of a rollout."""
 
 from spangrad.store._contract import Store
-from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, ExplainedReward, Explanation, explain
+from spangrad.store._explanation import (
+    REWARD_WEIGHTS_NOTE,
+    ExplainedAttempt,
+    ExplainedCall,
+    ExplainedReward,
+    Explanation,
+    explain,
+)
 from spangrad.store._open import open_store
 from spangrad.store._work_tree import ExplainedWork
 from spangrad.transitions import RewardRecord, RolloutRecord, RolloutStatus
 
 __all__ = [
+    "REWARD_WEIGHTS_NOTE",
     "ExplainedAttempt",
     "ExplainedCall",
     "ExplainedReward",

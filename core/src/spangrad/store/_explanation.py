@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from spangrad.errors import StoreError
 from spangrad.store._contract import Store
@@ -19,12 +19,16 @@ from spangrad.transitions import (
     LedgerEntry,
     Reason,
     RewardRecord,
+    RewardWeights,
     RolloutRecord,
     extract,
     fate_of,
 )
 
 Decode = Callable[[Sequence[int]], str]
+
+REWARD_WEIGHTS_NOTE: Final = "reward_weights"
+"""Under which note a run keeps the weights of rewards by name; the latest ones, where a resumed run has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class ExplainedCall:
     policy_version: int | None
     endpoint: str
     agent: str | None
+    state: str | None
+    """What the agent called its state."""
+    score: float | None
+    """How far along the agent said it was there."""
     status: str
     """How the call ended: ok, error or undelivered."""
     finish_reason: str | None
@@ -54,7 +62,7 @@ class ExplainedCall:
     logprobs: tuple[float, ...] | None
     """The sampler's, per sampled token."""
     reward: float | None
-    """The call's own reward."""
+    """The call's own reward, weighted."""
     episode_return: float | None
     advantage: float | None
     step: int | None
@@ -76,6 +84,8 @@ class ExplainedReward:
     """The call it rewards; None for the whole rollout."""
     counted: bool
     """False for a reward of a call that gave no transition."""
+    weight: float | None
+    """What the run's settings multiply it with; None where its name has no weight, though others have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,8 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
     calls = store.calls(record.rollout_id, record.attempt)
     rewards = store.rewards(record.rollout_id, record.attempt)
     spans = [span for span in store.spans(record.rollout_id) if span.attempt in {None, record.attempt}]
-    extraction = extract(record, calls, rewards, spans)
+    weights = RewardWeights(store.note(REWARD_WEIGHTS_NOTE) or {})
+    extraction = extract(record, calls, rewards, spans, weights=weights)
     # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
     known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
     entries = {(entry.call_id, entry.choice): entry for entry in known}
@@ -151,7 +162,9 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
         step=record.step,
         status=record.status.value,
         error=record.error,
-        rewards=tuple(_reward(reward, counted=reward not in extraction.unmatched_rewards) for reward in rewards),
+        rewards=tuple(
+            _reward(reward, weights, counted=reward not in extraction.unmatched_rewards) for reward in rewards
+        ),
         calls=tuple(
             _call(call, choice, entries.get((call.call_id, choice.index)), extraction.agents.get(call.call_id), decode)
             for call in sorted(calls, key=lambda call: (call.received_at, call.call_id))
@@ -182,9 +195,14 @@ def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntr
     ]
 
 
-def _reward(reward: RewardRecord, *, counted: bool) -> ExplainedReward:
+def _reward(reward: RewardRecord, weights: RewardWeights, *, counted: bool) -> ExplainedReward:
     return ExplainedReward(
-        name=reward.name, value=reward.value, source=reward.source, call_id=reward.call_id, counted=counted
+        name=reward.name,
+        value=reward.value,
+        source=reward.source,
+        call_id=reward.call_id,
+        counted=counted,
+        weight=None if weights.lacking([reward.name]) else weights.of(reward.name),
     )
 
 
@@ -199,6 +217,8 @@ def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | No
         policy_version=call.policy_version,
         endpoint=call.endpoint,
         agent=agent,
+        state=call.state,
+        score=call.score,
         status=call.status.value,
         finish_reason=choice.finish_reason,
         prompt_ids=call.prompt_ids,

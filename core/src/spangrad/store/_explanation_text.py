@@ -33,12 +33,20 @@ def _attempt_lines(attempt: ExplainedAttempt) -> list[str]:
     for reward in attempt.rewards:
         scope = "rollout" if reward.call_id is None else f"call {reward.call_id}"
         note = "" if reward.counted else "; counts for nothing: that call gave no transition"
-        lines.append(f"  reward {reward.name} = {_number(reward.value)} for the {scope}, from {reward.source}{note}")
+        value = f"{_number(reward.value)}{_weight(reward.weight)}"
+        lines.append(f"  reward {reward.name} = {value} for the {scope}, from {reward.source}{note}")
     if not attempt.rewards:
         lines.append("  no reward")
     if not attempt.calls:
         lines.append("  no call")
     return lines
+
+
+def _weight(weight: float | None) -> str:
+    """The factor of a reward, where it has one to speak of."""
+    if weight is None:
+        return " (no weight)"
+    return "" if weight == 1 else f" x {_number(weight)}"
 
 
 def _work_lines(work: ExplainedWork) -> list[str]:
@@ -72,6 +80,8 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
     lines.append(
         f"reward {_number(call.reward)}, return {_number(call.episode_return)}, advantage {_number(call.advantage)}"
     )
+    if call.state is not None:
+        lines.append(f"state {_shown(call.state)}{'' if call.score is None else f', score {_number(call.score)}'}")
     lines += _prompt_lines(call, max_prompt_chars)
     lines += _action_lines(call)
     return lines

@@ -93,6 +93,8 @@ def call_row(call: Call) -> Row:
         "top_p": call.top_p,
         "top_k": call.top_k,
         "request": to_json(call.request, f"the request of {what}"),
+        "state": None if call.state is None else _prose(call.state),
+        "score": call.score,
     }
 
 

@@ -22,8 +22,8 @@ from sqlalchemy import (
     Text,
 )
 
-SCHEMA_VERSION: Final = 1
-"""Raised by every change of a table. A store of a later version than this is refused."""
+SCHEMA_VERSION: Final = 2
+"""Raised by every change of a table. A store of another version than this is refused."""
 
 metadata: Final = MetaData()
 
@@ -82,6 +82,8 @@ calls: Final = Table(
     Column("top_p", Double, nullable=False),
     Column("top_k", Integer, nullable=False),
     Column("request", Text, nullable=False),
+    Column("state", Text),
+    Column("score", Double),
     Index("calls_by_rollout", "rollout_id", "received_at", "call_id"),
 )
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from spangrad.backend import Capabilities, UpdateBatch, UpdateReport
 from spangrad.errors import CheckpointError
 from spangrad.testing._byte_chat_format import ByteChatFormat
 from spangrad.testing._scripted_sampler import Script, ScriptedPrompt, ScriptedSampler
+from spangrad.transitions import FloatArray, TransitionBatch
 
 _SUM: Final = re.compile(r"(\d+)\s*([-+*])\s*(\d+)")
 _OPERATORS: Final = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -69,6 +71,10 @@ class ScriptedLearner:
         """Notes the batch."""
         self.updates.append(batch)
         return self._step(batch)
+
+    async def logprobs(self, transitions: TransitionBatch) -> list[FloatArray]:
+        """Those recorded: a script has no weights that change."""
+        return [np.array(transition.logprobs) for transition in transitions.transitions]
 
     async def imitate(self, batch: UpdateBatch) -> UpdateReport:
         """Notes the batch."""
@@ -207,6 +213,11 @@ class ScriptedFactory:
             pydantic.ValidationError: wrong or unknown options.
         """
         return _Options.model_validate(dict(options)).model_dump()
+
+    def may_mismatch(self, options: Mapping[str, Any]) -> bool:
+        """Never: nothing is computed twice."""
+        self.check(options)
+        return False
 
     def chat_format(self, options: Mapping[str, Any]) -> ByteChatFormat:
         """Bytes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ class RunState:
     train_seconds: float
     """Time spent so far, over all processes that worked on the run."""
     identity: dict[str, Any]
-    """What must be the same for the run to go on: see `spangrad.training._loop.identity`."""
+    """What must be the same for the run to go on: see `Preparation.identity`."""
+    memory: dict[str, float] = field(default_factory=dict)
+    """What the advantage estimator remembers; empty for those that remember nothing, and in checkpoints of older versions."""
 
 
 async def save_checkpoint(folder: RunFolder, learner: Learner, state: RunState) -> None:

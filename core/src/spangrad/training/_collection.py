@@ -15,7 +15,7 @@ from spangrad.lightningrl import check_size
 from spangrad.rollouts import RolloutJob, RolloutResult
 from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._progress import Phase
-from spangrad.training._session import Session
+from spangrad.training._session import ENDPOINT_VERSION, Session
 from spangrad.transitions import Extraction, LedgerEntry, Transition, extract, leftovers
 
 T = TypeVar("T")
@@ -149,12 +149,19 @@ def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
     if record is None or record.status in _UNFINISHED:
         return None
     calls = session.store.calls(record.rollout_id, record.attempt)
-    present = session.backend.policy_version
+    outside = session.preparation.config.policy.endpoint is not None
+    present = ENDPOINT_VERSION if outside else session.backend.policy_version
     if any(call.policy_version not in {None, present} for call in calls):
         return None
     output = json.loads(record.output) if record.output else None
     rewards = tuple(session.store.rewards(record.rollout_id, record.attempt))
-    return RolloutResult(job=replace(job, attempt=record.attempt), record=record, output=output, rewards=rewards)
+    return RolloutResult(
+        job=replace(job, attempt=record.attempt),
+        record=record,
+        output=output,
+        rewards=rewards,
+        weights=session.preparation.judges.weights,
+    )
 
 
 def _next_attempt(session: Session, job: RolloutJob) -> RolloutJob:
@@ -179,6 +186,7 @@ def extraction_of(session: Session, record: RolloutRecord) -> Extraction:
         rewards,
         store.spans(record.rollout_id),
         trained_agents=session.preparation.config.policy.train,
+        weights=session.preparation.judges.weights,
     )
 
 

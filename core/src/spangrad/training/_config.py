@@ -60,6 +60,42 @@ class AgentTable(Table):
         return self
 
 
+class JudgeTable(Table):
+    """A model that scores what the agent gave, served by an OpenAI-compatible server that no training changes."""
+
+    endpoint: Annotated[str, AfterValidator(_web_address)]
+    """The server's URL, `/v1` included."""
+    model: str
+    key_env: str | None = None
+    """Environment variable holding the server's API key."""
+    criteria: Annotated[str, Field(min_length=1)]
+    """What makes an answer a good one; it becomes part of the question."""
+    relative: bool = False
+    """One question with all answers of a group, instead of one for each answer."""
+    lowest: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    highest: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """Bounds of a score; a reply with another counts as no score."""
+
+    @model_validator(mode="after")
+    def _a_range(self) -> JudgeTable:
+        if not self.lowest < self.highest:
+            raise ValueError("lowest must be below highest")
+        return self
+
+
+class RewardsTable(Table):
+    """Further sources of rewards than the agent and its reward function, and how much each reward counts."""
+
+    weights: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
+    """Name of a reward -> its factor. Without any, every reward counts as it is; with some, each reward needs one."""
+    evaluator: str | list[str] | None = None
+    """A command line that is kept running and answers a line of JSON per rollout."""
+    evaluator_processes: Positive = 1
+    check: str | list[str] | None = None
+    """A command line that is run for each rollout: exit status 0 gives the reward "check" of 1, status 1 of 0."""
+    judge: JudgeTable | None = None
+
+
 class TasksTable(Table):
     """Where tasks come from: a .jsonl file or "module:function"."""
 
@@ -141,13 +177,26 @@ class AlgorithmTable(Table):
 
     credit: NamedTable = NamedTable(name="identical")
     estimator: NamedTable = NamedTable(name="grpo")
+    per_agent: bool = False
+    """Calls are compared with calls of the same agent only."""
+    statistics: Literal["rollout", "call"] = "rollout"
+    """What counts once in a mean that calls are compared with: a rollout, however many calls it has, or a call."""
     weighting: NamedTable = NamedTable(name="rollout")
     """rollout, token, call or constant: what weighs the same in the loss."""
-    loss: Literal["ppo_clip"] = "ppo_clip"
-    clip_low: Rate = 0.2
-    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
-    kl_coefficient: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Weight of the KL term to the policy as it was when reinforcement learning began."""
+    loss: NamedTable = NamedTable(name="ppo_clip")
+    """The policy loss, with the options that it honours."""
+    kl: NamedTable | None = None
+    """A KL term to the policy as it was when reinforcement learning began: {name = "k3", coefficient = 0.01}."""
+    entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Factor of the entropy, which is added to what is sought."""
+    proximal: Literal["sampler", "step_start"] | None = None
+    """What the loss's probability ratio compares the policy with: the sampler's recorded log-probabilities, or the weights at
+    the start of the step. When not given, step_start if those are the sampler's weights and there is one update a step, or if
+    there are corrections; else sampler."""
+    corrections: list[NamedTable] = Field(default_factory=list)
+    """What makes up for a sampler other than the policy at the start of the step."""
+    max_staleness: Count | None = None
+    """Calls answered by a policy more versions older than this are left out; every update makes a version."""
 
 
 class TrainingTable(Table):
@@ -183,6 +232,7 @@ class TrainConfig(Table):
     seed: Count = 0
     backend: str = "torch"
     agent: AgentTable
+    rewards: RewardsTable = RewardsTable()
     tasks: TasksTable
     policy: PolicyTable = PolicyTable()
     sampling: SamplingTable = SamplingTable()

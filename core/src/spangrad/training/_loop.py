@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spangrad.backend import UpdateBatch, UpdateReport
+from spangrad.backend import UpdateReport
 from spangrad.lightningrl import AdvantageReport
 from spangrad.store import RolloutStatus
 from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
@@ -22,9 +22,11 @@ from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._session import POLICY, Session
-from spangrad.training._step_checks import check_ids, missing_agents
+from spangrad.training._staleness import without_stale
+from spangrad.training._step_checks import check_ids, missing_agents, missing_rewards
 from spangrad.training._summary import RunSummary
 from spangrad.training._update_figures import shown_figures, update_figures
+from spangrad.training._updates import update_batches
 from spangrad.training._warm_start import demonstrated, imitation_batch, ramped
 from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
 
@@ -132,7 +134,7 @@ class Trainer:
 
     async def _begin_reinforcement(self) -> None:
         await self._learner.restart_optimizer()
-        if self._config.algorithm.kl_coefficient:
+        if self._session.preparation.loss.kl is not None:
             await self._learner.freeze_reference()
 
     async def _evaluate(self, step: int) -> list[Evaluation]:
@@ -171,15 +173,20 @@ class Trainer:
         with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
             collection = await collect(self._session, jobs, phase, self._stop)
         check_ids(self._session)
-        if what := missing_agents(self._session, collection):
-            self._display.line(f"Step {step}: {what}")
+        weights = self._session.preparation.judges.weights
+        for what in (missing_agents(self._session, collection), missing_rewards(weights, collection.results)):
+            if what:
+                self._display.line(f"Step {step}: {what}")
         failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
         report = self._session.preparation.algorithm.compute(
-            TransitionBatch(collection.transitions), max_sequence=self._learner.max_sequence
+            TransitionBatch(collection.transitions),
+            max_sequence=self._learner.max_sequence,
+            memory=self._state.memory,
         )
         if failed > self._config.training.max_failed * len(jobs):
             self._display.line(f"Step {step} is not trained on: {failed} of {len(jobs)} rollouts failed")
             report = report.without_update(Reason.BATCH_FAILED)
+        report = without_stale(report, self._session.backend.policy_version, self._config.algorithm.max_staleness)
         for warning in report.warnings:
             self._display.line(f"Step {step}: {warning}")
         with self._clock.phase("learning"), self._display.phase(f"step {step} learning", 1) as phase:
@@ -188,30 +195,14 @@ class Trainer:
         if updates:
             await self._learner.publish()
         self._settle([*collection.excluded, *report.ledger(step)], step)
-        self._state = replace(self._state, step=step)
+        self._state = replace(self._state, step=step, memory=dict(report.memory))
         self._record(step, collection, report, updates, failed)
         self._show_done()
 
     async def _learn(self, step: int, report: AdvantageReport) -> list[UpdateReport]:
         """One or more optimiser steps; groups stay whole. No step at all when nothing has an advantage."""
-        training = self._config.training
-        group = report.batch.group_index[report.batch.rollout_index]
-        parts = [
-            part for part in np.array_split(np.unique(group[report.trained]), training.updates_per_step) if part.size
-        ]
-        reports = []
-        for part in parts:
-            chosen = report.trained & np.isin(group, part)
-            update = UpdateBatch(
-                transitions=report.batch.select(chosen),
-                learning_rate=ramped(training.learning_rate, step, training.ramp_steps),
-                advantages=report.advantages[chosen],
-                token_weights=report.token_weights[chosen] * training.updates_per_step,
-                on_policy=len(parts) == 1 and self._config.policy.endpoint is None,
-                loss=self._session.preparation.loss,
-            )
-            reports.append(await self._learner.update(update))
-        return reports
+        batches = await update_batches(self._config, self._session.preparation.loss, self._learner, report, step)
+        return [await self._learner.update(batch) for batch in batches]
 
     def _record(
         self,

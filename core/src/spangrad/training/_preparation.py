@@ -12,13 +12,17 @@ from pydantic import ValidationError
 
 from spangrad.backend import BackendFactory, LossSettings
 from spangrad.errors import ConfigError
-from spangrad.lightningrl import LightningRL, Weighting, WeightingName, configured
+from spangrad.lightningrl import Grouping, LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
-from spangrad.rollouts import Agent, RewardFunction, Task, load_agent, load_reward
+from spangrad.rollouts import Agent, Judges, Task, load_agent
 from spangrad.training._config import TrainConfig
+from spangrad.training._credit import credit_assigner
+from spangrad.training._judges import load_judges
 from spangrad.training._loaded_config import LoadedConfig, config_error, load_config
+from spangrad.training._loss import loss_conflicts, loss_settings
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
+from spangrad.transitions import RewardWeights
 
 T = TypeVar("T")
 
@@ -49,7 +53,7 @@ class Preparation(PolicyPreparation):
 
     algorithm: LightningRL
     agent: Agent
-    reward: RewardFunction | None
+    judges: Judges
     tasks: tuple[Task, ...]
     heldout: Mapping[str, tuple[Task, ...]]
     demonstrations: tuple[Mapping[str, Any], ...]
@@ -57,8 +61,7 @@ class Preparation(PolicyPreparation):
     @property
     def loss(self) -> LossSettings:
         """The policy loss the settings ask for."""
-        table = self.config.algorithm
-        return LossSettings(table.loss, table.clip_low, table.clip_high, table.kl_coefficient)
+        return loss_settings(self.loaded)
 
     def identity(self) -> dict[str, Any]:
         """What must not change between a run and its resumption: it decides which tasks a step sees."""
@@ -84,7 +87,7 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
     config, folder = loaded.config, loaded.folder
     tasks = load_tasks(config.tasks.train, folder, key="tasks.train")
     factory, options, algorithm = checked_parts(
-        loaded, plugins, lambda factory: _conflicts(loaded, factory, len(tasks))
+        loaded, plugins, lambda factory, options: _conflicts(loaded, factory, options, len(tasks))
     )
     return Preparation(
         loaded=loaded,
@@ -93,7 +96,7 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
         backend_options=options,
         algorithm=algorithm,
         agent=load_agent(config.agent.run or config.agent.command or "", folder),
-        reward=load_reward(config.agent.reward, folder) if config.agent.reward else None,
+        judges=load_judges(loaded),
         tasks=tasks,
         heldout={
             name: load_tasks(source, folder, key=f"tasks.heldout.{name}")
@@ -106,14 +109,14 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
 def checked_parts(
     loaded: LoadedConfig,
     plugins: Plugins,
-    conflicts: Callable[[BackendFactory], Sequence[str]] = lambda _: (),
+    conflicts: Callable[[BackendFactory, Mapping[str, Any]], Sequence[str]] = lambda *_: (),
 ) -> tuple[BackendFactory, Mapping[str, Any], LightningRL]:
     """The backend's factory, its checked options, and the algorithm.
 
     Args:
         loaded: the settings.
         plugins: where names are looked up.
-        conflicts: finds further problems.
+        conflicts: finds further problems, given the factory and its checked options.
 
     Raises:
         ConfigError: every problem found is in the one message.
@@ -123,7 +126,9 @@ def checked_parts(
     problems: list[str] = []
     options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
     algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
-    problems += conflicts(factory)
+    loss = _collect(problems, lambda: loss_settings(loaded))
+    if loss is not None:
+        problems += conflicts(factory, options)
     if problems or algorithm is None:
         raise config_error(loaded.path, problems)
     return factory, options, algorithm
@@ -148,15 +153,17 @@ def _checked_options(loaded: LoadedConfig, factory: BackendFactory, problems: li
 
 def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) -> LightningRL:
     table = loaded.config.algorithm
-    credit, estimator, weighting = table.credit, table.estimator, table.weighting
+    estimator, weighting = table.estimator, table.weighting
     algorithm = LightningRL(
-        credit=configured("credit assigner", credit.name, plugins.credit_assigners.get(credit.name), credit.options),
+        credit=credit_assigner(table.credit, plugins, loaded.folder),
         estimator=configured(
             "advantage estimator", estimator.name, plugins.advantage_estimators.get(estimator.name), estimator.options
         ),
         weighting=configured(
             "weighting", weighting.name, partial(Weighting, cast("WeightingName", weighting.name)), weighting.options
         ),
+        grouping=Grouping(table.per_agent, table.statistics),
+        component_weights=RewardWeights(loaded.config.rewards.weights),
     )
     algorithm.check(
         rollouts_per_task=loaded.config.training.rollouts_per_task,
@@ -165,10 +172,10 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
     return algorithm
 
 
-def _conflicts(loaded: LoadedConfig, factory: BackendFactory, tasks: int) -> list[str]:
+def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[str, Any], tasks: int) -> list[str]:
     """Settings that are fine one by one, but contradict each other or would do nothing."""
-    config, capabilities = loaded.config, factory.capabilities
-    training, algorithm = config.training, config.algorithm
+    config = loaded.config
+    training = config.training
     found: list[tuple[tuple[str, ...], str]] = []
     if config.policy.endpoint is not None and config.warm_start is not None:
         found.append(
@@ -183,20 +190,8 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, tasks: int) -> lis
         )
     if training.updates_per_step > training.tasks_per_step:
         found.append((("training", "updates_per_step"), "more updates than groups to share out among them"))
-    if algorithm.loss not in capabilities.losses:
-        found.append(
-            (
-                ("algorithm", "loss"),
-                f"the backend {config.backend} knows the losses {', '.join(sorted(capabilities.losses))}",
-            )
-        )
-    if algorithm.kl_coefficient and not capabilities.reference_kl:
-        found.append(
-            (
-                ("algorithm", "kl_coefficient"),
-                f"the backend {config.backend} has no reference policy; it would do nothing",
-            )
-        )
+    if config.algorithm.per_agent and config.policy.train is not None and len(set(config.policy.train)) == 1:
+        found.append((("algorithm", "per_agent"), "policy.train names one agent only; it would do nothing"))
     if config.evaluation.every and not config.tasks.heldout:
         found.append((("evaluation", "every"), "there is no [tasks.heldout] to evaluate on; it would do nothing"))
     found += [
@@ -204,4 +199,5 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, tasks: int) -> lis
         for key in ("endpoint_model", "endpoint_key_env")
         if getattr(config.policy, key) is not None and config.policy.endpoint is None
     ]
+    found += loss_conflicts(loaded, factory.capabilities, may_mismatch=not options or factory.may_mismatch(options))
     return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]

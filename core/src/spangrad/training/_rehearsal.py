@@ -8,10 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from spangrad.plugins import Plugins
-from spangrad.rollouts import RolloutJob, RolloutResult, Task, load_agent, load_reward
+from spangrad.rollouts import RolloutJob, RolloutResult, Task, load_agent
 from spangrad.store import RolloutStatus
 from spangrad.training._collection import extraction_of, until_stopped
 from spangrad.training._evaluation import path_safe
+from spangrad.training._judges import load_judges
 from spangrad.training._loaded_config import LoadedConfig
 from spangrad.training._output import shown_output
 from spangrad.training._preparation import Preparation, checked_parts
@@ -70,7 +71,7 @@ def prepare_rehearsal(loaded: LoadedConfig, tasks: Sequence[Task], plugins: Plug
         backend_options=options,
         algorithm=algorithm,
         agent=load_agent(table.run or table.command or "", loaded.folder),
-        reward=load_reward(table.reward, loaded.folder) if table.reward else None,
+        judges=load_judges(loaded),
         tasks=tuple(tasks),
         heldout={},
         demonstrations=(),

@@ -12,12 +12,14 @@ from spangrad.backend import Backend
 from spangrad.errors import ConfigError
 from spangrad.gateway import EndpointEngine, Engine, Gateway, Route, RouteTable, TokenEngine
 from spangrad.rollouts import Runner
-from spangrad.store import Store, open_store
+from spangrad.store import REWARD_WEIGHTS_NOTE, Store, open_store
 from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
 
 POLICY = "policy"
 """Name of the one policy that is trained."""
+ENDPOINT_VERSION = 0
+"""Version of the policy that an endpoint serves: the one the run began with, for no update reaches it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ async def open_serving(
             folder.write_settings(preparation.settings())
             store = open_store(folder.store)
             try:
+                store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
                 with _gateway(preparation, engine, store, listening) as gateway:
                     started = True
                     yield Serving(folder, backend, engine, store, gateway)
@@ -105,7 +108,7 @@ async def open_session(
     async with open_serving(preparation, open_folder, Listening(port=port)) as s:
         runner = Runner(
             preparation.agent,
-            preparation.reward,
+            preparation.judges,
             s.gateway,
             s.store,
             concurrency=table.concurrency,
@@ -136,4 +139,6 @@ def _engine(preparation: PolicyPreparation, backend: Backend) -> Engine:
         raise ConfigError(
             f"The environment variable {policy.endpoint_key_env} named by policy.endpoint_key_env is not set"
         )
-    return EndpointEngine(policy.endpoint, model=policy.endpoint_model, api_key=key or None)
+    return EndpointEngine(
+        policy.endpoint, model=policy.endpoint_model, api_key=key or None, policy_version=ENDPOINT_VERSION
+    )

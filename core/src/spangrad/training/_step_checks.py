@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spangrad.errors import AgentError, TokenIdsMissingError
+from spangrad.rollouts import RolloutResult
+from spangrad.store import RolloutStatus
 from spangrad.training._collection import Collection
 from spangrad.training._session import Session
+from spangrad.transitions import RewardWeights
 
 
 def check_ids(session: Session) -> None:
@@ -39,3 +44,14 @@ def missing_agents(session: Session, collection: Collection) -> str:
             what, cure="Correct the names; they are those `spangrad explain ROLLOUT` shows beside each call"
         )
     return what
+
+
+def missing_rewards(weights: RewardWeights, results: Sequence[RolloutResult]) -> str:
+    """Which of the rewards with a weight came in none of the rollouts that succeeded, as a sentence; empty when all did."""
+    rewarded = [result for result in results if result.status is RolloutStatus.SUCCEEDED]
+    given = {reward.name for result in rewarded for reward in result.rewards}
+    missing = sorted(weights.by_name.keys() - given)
+    if not missing or not rewarded:
+        return ""
+    names, there = (", ".join(map(repr, some)) for some in (missing, sorted(given)))
+    return f"rewards.weights names {names}, but no rollout had such a reward; there were {there}"

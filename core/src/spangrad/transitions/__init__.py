@@ -4,6 +4,7 @@ from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of, leftovers
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
+from spangrad.transitions._reward_weights import RewardWeights, components_of
 from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
 from spangrad.transitions._transition import (
     BoolArray,
@@ -28,11 +29,13 @@ __all__ = [
     "PrefixTreePack",
     "Reason",
     "RewardRecord",
+    "RewardWeights",
     "RolloutRecord",
     "RolloutStatus",
     "TokenSequence",
     "Transition",
     "TransitionBatch",
+    "components_of",
     "extract",
     "fate_of",
     "leftovers",

@@ -70,3 +70,7 @@ class Call:
     request: Mapping[str, Any]
     """The JSON body as the agent sent it."""
     choices: tuple[Choice, ...]
+    state: str | None = None
+    """What the agent called the state of its environment; None when it did not say."""
+    score: float | None = None
+    """How far along the agent said it was in that state."""

@@ -15,7 +15,9 @@ from spangrad.spans import Span
 from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._retries import superseded_by
+from spangrad.transitions._reward_weights import RewardWeights
 from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
+from spangrad.transitions._samples import Rewarding, Sample, transitions_of
 from spangrad.transitions._span_facts import SpanFacts
 from spangrad.transitions._transition import Transition
 
@@ -70,19 +72,6 @@ class _Verdict:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """What a transition needs of a call and its choice, known to be there."""
-
-    call: Call
-    choice: int
-    policy: str
-    policy_version: int
-    prompt_ids: tuple[int, ...]
-    action_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
 NO_CHOICE = Choice(index=0, token_ids=None, logprobs=None, finish_reason=None, message={})
 """Stands for the answer of a call that has none, so that such a call too has a row in the ledger."""
 
@@ -94,11 +83,12 @@ def extract(
     spans: Iterable[Span] = (),
     *,
     trained_agents: Collection[str] | None = None,
+    weights: RewardWeights | None = None,
 ) -> Extraction:
     """Sorts a rollout's calls into transitions and the rest. Pure.
 
-    The rollout's reward is the sum of its rollout-scope rewards. The rewards of a call are summed too; where the call has
-    several choices, its first one carries them, so that they count once.
+    The rollout's reward is the weighted sum of its rollout-scope rewards. The rewards of a call are summed likewise; where
+    the call has several choices, its first one carries them, so that they count once.
 
     Args:
         rollout: the attempt to extract.
@@ -106,44 +96,43 @@ def extract(
         rewards: all rewards of the rollout; those of other attempts are ignored.
         spans: the rollout's spans. An LLM-call span with `spangrad.call.id` proves that this call's answer reached the
             agent, and its agent (or the nearest one above it) names a call that names none.
-
         trained_agents: the agents whose calls are trained on; None trains on those of all agents, known by name or not.
+        weights: of rewards by name. A rollout with a reward that lacks a weight is not trained on.
 
     Raises:
         ValueError: a call or reward belongs to another rollout.
         RewardError: a reward is not a finite number.
     """
     own = _own_rewards(rewards, rollout)
+    weights = weights or RewardWeights()
     facts = SpanFacts.of(span for span in spans if span.attempt in {None, rollout.attempt})
     ordered = sorted(calls, key=lambda call: (call.received_at, call.call_id))
     mine = [call for call in ordered if _is_own(call, rollout)]
     replaced = superseded_by(mine, facts.delivered)
     agents = {call.call_id: call.agent or facts.agents.get(call.call_id) for call in mine}
-    whole = _rollout_verdict(rollout, rewarded=bool(own))
-
-    call_rewards = _call_rewards(own)
-    entries: list[LedgerEntry] = []
-    samples: list[_Sample] = []
+    judged: list[tuple[Call, Choice, Sample | _Verdict]] = []
     for call in ordered:
-        verdict = _call_verdict(call, rollout, replaced)
+        verdict, agent = _call_verdict(call, rollout, replaced), agents.get(call.call_id)
         for choice in call.choices or (NO_CHOICE,):
-            judged = verdict or _judge(call, choice)
-            if (
-                isinstance(judged, _Sample)
-                and trained_agents is not None
-                and agents[call.call_id] not in trained_agents
-            ):
-                judged = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agents[call.call_id]))
-            if isinstance(judged, _Sample) and whole is not None:
-                judged = whole
-            if isinstance(judged, _Sample):
-                samples.append(judged)
-            else:
-                entries.append(_entry(call, choice, judged, rollout.step, call_rewards.get(call.call_id)))
+            found = verdict or _judge(call, choice)
+            if isinstance(found, Sample) and trained_agents is not None and agent not in trained_agents:
+                found = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agent))
+            judged.append((call, choice, found))
+    usable = {call.call_id for call, _, found in judged if isinstance(found, Sample)}
+    whole = _rollout_verdict(rollout, own, usable, weights)
+    rewarding = Rewarding.of(own, weights)
+    samples: list[Sample] = []
+    entries: list[LedgerEntry] = []
+    for call, choice, found in judged:
+        outcome = whole if isinstance(found, Sample) and whole is not None else found
+        if isinstance(outcome, Sample):
+            samples.append(outcome)
+        else:
+            entries.append(_entry(call, choice, outcome, rollout.step, rewarding.of_call(call.call_id)))
 
-    transitions = _transitions(rollout, samples, own, agents)
-    found = {transition.call_id for transition in transitions}
-    unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in found)
+    transitions = transitions_of(rollout, samples, rewarding, agents)
+    kept = {transition.call_id for transition in transitions}
+    unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in kept)
     return Extraction(transitions, tuple(entries), unmatched, agents)
 
 
@@ -184,15 +173,6 @@ def _own_rewards(rewards: Iterable[RewardRecord], rollout: RolloutRecord) -> lis
     return own
 
 
-def _call_rewards(rewards: Iterable[RewardRecord]) -> dict[str, float]:
-    """The sum of each call's rewards, for the calls that have one."""
-    sums: dict[str, float] = {}
-    for reward in rewards:
-        if reward.call_id is not None:
-            sums[reward.call_id] = sums.get(reward.call_id, 0.0) + reward.value
-    return sums
-
-
 def _is_own(call: Call, rollout: RolloutRecord) -> bool:
     """Whether the call was made by this attempt."""
     if call.rollout_id not in {None, rollout.rollout_id}:
@@ -200,13 +180,19 @@ def _is_own(call: Call, rollout: RolloutRecord) -> bool:
     return call.rollout_id is not None and call.attempt == rollout.attempt
 
 
-def _rollout_verdict(rollout: RolloutRecord, *, rewarded: bool) -> _Verdict | None:
-    """Why nothing of the rollout is trained on, if so."""
+def _rollout_verdict(
+    rollout: RolloutRecord, rewards: Sequence[RewardRecord], usable: Collection[str], weights: RewardWeights
+) -> _Verdict | None:
+    """Why nothing of the rollout is trained on, if so; `usable` are the ids of the calls that could be."""
     if rollout.phase == "evaluate":
         return _Verdict(Reason.EVALUATION, "made while measuring")
     fault = _STATUS_FAULTS[rollout.status]
-    if fault is None and not rewarded:
+    if fault is None and not rewards:
         fault = (Reason.NO_REWARD, "the store holds no reward of this attempt")
+    if fault is None and not any(reward.call_id is None or reward.call_id in usable for reward in rewards):
+        fault = (Reason.NO_REWARD, "its only rewards are for calls that give no transition")
+    if fault is None and (lacking := weights.lacking(reward.name for reward in rewards)):
+        fault = (Reason.NO_REWARD, f"rewards.weights has no weight for {', '.join(map(repr, lacking))}")
     if fault is None:
         return None
     reason, words = fault
@@ -228,7 +214,7 @@ def _call_verdict(call: Call, rollout: RolloutRecord, replaced: Mapping[str, str
     return None
 
 
-def _judge(call: Call, choice: Choice) -> _Sample | _Verdict:
+def _judge(call: Call, choice: Choice) -> Sample | _Verdict:
     """The choice's tokens, or what they lack."""
     ids, logprobs = choice.token_ids, choice.logprobs
     if not call.prompt_ids or ids is None:
@@ -240,7 +226,7 @@ def _judge(call: Call, choice: Choice) -> _Sample | _Verdict:
         return _Verdict(Reason.NO_LOGPROBS, f"{call.endpoint} gave {_logprob_fault(ids, logprobs)}")
     if call.policy is None or call.policy_version is None:
         return _Verdict(Reason.NOT_TRAINED_POLICY, f"{call.endpoint} did not say which version of the policy answered")
-    return _Sample(call, choice.index, call.policy, call.policy_version, call.prompt_ids, ids, logprobs)
+    return Sample(call, choice.index, call.policy, call.policy_version, call.prompt_ids, ids, logprobs)
 
 
 def _logprob_fault(ids: Sequence[int], logprobs: Sequence[float] | None) -> str:
@@ -271,50 +257,3 @@ def _entry(call: Call, choice: Choice, verdict: _Verdict, step: int | None, rewa
         tokens=len(choice.token_ids or ()),
         reward=reward,
     )
-
-
-def _transitions(
-    rollout: RolloutRecord,
-    samples: Sequence[_Sample],
-    rewards: Sequence[RewardRecord],
-    agents: Mapping[str, str | None],
-) -> tuple[Transition, ...]:
-    """The samples, in order, as transitions."""
-    rollout_reward = math.fsum(reward.value for reward in rewards if reward.call_id is None)
-    call_rewards = _call_rewards(rewards)
-    depths = _depths(samples)
-    return tuple(
-        Transition(
-            rollout_id=rollout.rollout_id,
-            attempt=rollout.attempt,
-            group_id=rollout.group_id,
-            call_id=sample.call.call_id,
-            choice=sample.choice,
-            index=index,
-            agent=agents[sample.call.call_id],
-            policy=sample.policy,
-            policy_version=sample.policy_version,
-            prompt_ids=sample.prompt_ids,
-            action_ids=sample.action_ids,
-            logprobs=sample.logprobs,
-            temperature=sample.call.temperature,
-            top_p=sample.call.top_p,
-            top_k=sample.call.top_k,
-            reward=call_rewards.pop(sample.call.call_id, None),  # popped: of several choices the first carries it
-            rollout_reward=rollout_reward,
-            depth=depths[sample.call.call_id],
-        )
-        for index, sample in enumerate(samples)
-    )
-
-
-def _depths(samples: Sequence[_Sample]) -> dict[str, int]:
-    """Each call's step of the rollout, by call id: one more than the deepest call that had ended when it was received."""
-    depths: dict[str, int] = {}
-    ended: list[tuple[float, int]] = []
-    for call in (sample.call for sample in samples):
-        if call.call_id not in depths:
-            depth = 1 + max((depth for end, depth in ended if end <= call.received_at), default=-1)
-            depths[call.call_id] = depth
-            ended.append((call.received_at if call.finished_at is None else call.finished_at, depth))
-    return depths

@@ -53,8 +53,8 @@ class RewardRecord:
     call_id: str | None
     """The call it rewards; None rewards the rollout."""
     name: str
-    """Which component it is; the rollout's reward is the sum of its components."""
+    """Which component it is; the rollout's reward is the sum of its components, each times its weight."""
     value: float
     source: str
-    """Who gave it: return_value, reward_function, scope, http."""
+    """Who gave it: return_value, reward_function, evaluator, check, judge, scope, http."""
     at: float

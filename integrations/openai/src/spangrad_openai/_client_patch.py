@@ -20,7 +20,7 @@ from openai._models import FinalRequestOptions
 from openai._types import Omit
 
 from spangrad import semconv
-from spangrad.capture import current_scope, current_site
+from spangrad.capture import current_scope, current_site, current_state
 from spangrad.errors import PluginError
 from spangrad_openai._call import note_answer
 from spangrad_openai._identity import own_headers, own_url
@@ -112,7 +112,9 @@ class ClientPatch:
         # The client makes the key once per request, before its first attempt, for every method but GET.
         key = options.idempotency_key or f"spangrad-{uuid.uuid4()}"
         headers = options.headers if isinstance(options.headers, dict) else {}
-        options.headers = own_headers(headers, scope, call_id=str(uuid.uuid4()), request_key=key)
+        options.headers = own_headers(
+            headers, scope, call_id=str(uuid.uuid4()), request_key=key, state=current_state(scope)
+        )
         # openai 1 merges default headers by their exact spelling; one spelt differently would travel beside ours.
         for name in client.default_headers:
             if name.lower() == "authorization" and name != "Authorization":

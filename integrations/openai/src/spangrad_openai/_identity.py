@@ -13,7 +13,7 @@ from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from spangrad import semconv
-from spangrad.capture import RolloutScope
+from spangrad.capture import AgentState, RolloutScope
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ _REPLACED = frozenset(
         semconv.REQUEST_HEADER,
     }
 )
+_STATE = frozenset({semconv.STATE_HEADER, semconv.SCORE_HEADER})
 
 
 def own_url(url: str, scope: RolloutScope) -> str | None:
@@ -49,7 +50,12 @@ def own_url(url: str, scope: RolloutScope) -> str | None:
 
 
 def own_headers(
-    headers: Mapping[str, str | T], scope: RolloutScope, *, call_id: str, request_key: str
+    headers: Mapping[str, str | T],
+    scope: RolloutScope,
+    *,
+    call_id: str,
+    request_key: str,
+    state: AgentState | None = None,
 ) -> dict[str, str | T]:
     """`headers` with the rollout's identity and key in place of whatever identity they had; other headers stay.
 
@@ -58,11 +64,15 @@ def own_headers(
         scope: the rollout.
         call_id: unique per HTTP attempt.
         request_key: equal for all HTTP attempts of one request.
+        state: the agent's; a state that the request's own headers name goes before it, with the score that they name.
     """
     kept: dict[str, str | T] = {name: value for name, value in headers.items() if name.lower() not in _REPLACED}
     named = {name.lower() for name in kept}
+    told = {} if state is None or named & _STATE else state.headers()
     identity = {
-        name: value for name, value in scope.headers().items() if name.lower() not in named and _fits_a_header(value)
+        name: value
+        for name, value in {**scope.headers(), **told}.items()
+        if name.lower() not in named and _fits_a_header(value)
     }
     return {
         **kept,

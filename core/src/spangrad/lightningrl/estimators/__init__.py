@@ -4,18 +4,30 @@ All statistics are over rollouts, never over rows, unless asked for otherwise. W
 0 (some trainers leave it its raw return there).
 """
 
-from spangrad.lightningrl.estimators._estimator import AdvantageEstimator, Requirements, weighted_sum
+from spangrad.lightningrl.estimators._estimator import (
+    AdvantageEstimator,
+    RememberingEstimator,
+    Requirements,
+    weighted_sum,
+)
+from spangrad.lightningrl.estimators._gdpo import GDPO
 from spangrad.lightningrl.estimators._grpo import GRPO, DrGRPO
+from spangrad.lightningrl.estimators._maxrl import MaxRL
+from spangrad.lightningrl.estimators._rae import RAE
 from spangrad.lightningrl.estimators._reinforce_pp import ReinforcePlusPlus, ReinforcePlusPlusBaseline
 from spangrad.lightningrl.estimators._rloo import RLOO
 
 __all__ = [
+    "GDPO",
     "GRPO",
+    "RAE",
     "RLOO",
     "AdvantageEstimator",
     "DrGRPO",
+    "MaxRL",
     "ReinforcePlusPlus",
     "ReinforcePlusPlusBaseline",
+    "RememberingEstimator",
     "Requirements",
     "weighted_sum",
 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,12 +19,34 @@ class Requirements:
 
     min_group: int = 1
     """Units a comparison needs for any signal; smaller groups are dropped and counted."""
-    among: Literal["task", "batch"] = "task"
-    """Whether the rollouts of one task are compared with each other, or all rollouts of the batch."""
+    among: Literal["task", "batch", "agent"] = "task"
+    """Whether the rollouts of one task are compared with each other, or all rollouts of the batch, or all calls of one agent."""
     level: Literal["transition"] = "transition"
     """What one advantage belongs to; the backend must list it in its `Capabilities.estimator_levels`."""
     components: bool = False
     """Every reward component is compared by itself."""
+    memory: bool = False
+    """The baseline is remembered from earlier steps (`RememberingEstimator`), so equal returns have something to tell too."""
+    whole_rollouts: bool = False
+    """The formula holds for rollouts only: with a call as the unit of statistics it would be another one."""
+
+    def in_words(self) -> tuple[str, ...]:
+        """One phrase per need; empty for an estimator that takes anything."""
+        return tuple(self._phrases())
+
+    def _phrases(self) -> Iterator[str]:
+        if self.min_group > 1:
+            of_what = {"task": "of one task", "batch": "in a step", "agent": "of one agent in a step"}[self.among]
+            yield f"at least {self.min_group} rollouts {of_what}"
+        if self.components:
+            yield "rewards by name"
+        if self.memory:
+            yield "a baseline kept from step to step"
+        if self.whole_rollouts:
+            yield 'statistics = "rollout"'
+        if self.among == "agent":
+            yield "per_agent left out (it always is)"
+        yield f"a backend that takes one advantage per {self.level}"
 
 
 class AdvantageEstimator(Protocol):
@@ -40,11 +62,35 @@ class AdvantageEstimator(Protocol):
         ...
 
 
+@runtime_checkable
+class RememberingEstimator(AdvantageEstimator, Protocol):
+    """An estimator whose numbers depend on earlier steps; it declares `memory`.
+
+    It is as pure as the others: the memory is handed to it and taken from it, and whoever trains keeps it with the checkpoints.
+    `advantages` is what it gives where nothing is remembered yet.
+    """
+
+    def advantages_recalling(self, comparisons: Sequence[Comparison], memory: Mapping[str, float]) -> FloatArray:
+        """(T,) the advantage of each transition.
+
+        Args:
+            comparisons: as for `advantages`; they have `names`.
+            memory: what `memory_after` gave for the step before; empty at first.
+        """
+        ...
+
+    def memory_after(self, comparisons: Sequence[Comparison], memory: Mapping[str, float]) -> Mapping[str, float]:
+        """What there is to remember after this step, in finite numbers; of the same arguments."""
+        ...
+
+
 def weighted_sum(comparisons: Sequence[Comparison], estimate: Callable[[Comparison], FloatArray]) -> FloatArray:
-    """(T,) the sum of what `estimate` gives for each comparison, by the comparisons' weights."""
+    """(T,) the sum of what `estimate` gives for each comparison, by the comparisons' weights; nothing from a comparison for
+    transitions that it compares with none.
+    """
     total = np.zeros(len(comparisons[0].returns))
     for comparison in comparisons:
-        total += comparison.weight * estimate(comparison)
+        total += np.where(comparison.compared, comparison.weight * estimate(comparison), 0.0)
     return total
 
 

@@ -45,6 +45,13 @@ class DrGRPO:
 
 
 def normalised(comparison: Comparison, eps: float) -> FloatArray:
-    """(T,) returns less the mean of their group, over its standard deviation; 0 for who has no other to be compared with."""
+    """(T,) returns less the mean of their group, over its standard deviation; 0 where there is no other to be compared with, or
+    nothing but rounding between them.
+
+    Args:
+        comparison: what is compared.
+        eps: added to the standard deviation; may be 0.
+    """
     scale = (comparison.group_stds + eps)[comparison.group_index]
-    return np.where(comparison.alone, 0.0, comparison.centred / scale)
+    tells = comparison.has_signal(2) & (scale > 0)
+    return np.where(tells, comparison.centred / np.where(tells, scale, 1.0), 0.0)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from spangrad.lightningrl._comparison import Comparison
 from spangrad.lightningrl.estimators._estimator import Requirements, check_eps, weighted_sum
 from spangrad.lightningrl.estimators._grpo import normalised
+from spangrad.lightningrl.estimators._whitening import whitened
 from spangrad.transitions import FloatArray
 
 
@@ -52,22 +51,4 @@ class ReinforcePlusPlusBaseline:
 
     def advantages(self, comparisons: Sequence[Comparison]) -> FloatArray:
         """(T,) group-centred, batch-normalised returns."""
-        return weighted_sum(comparisons, lambda comparison: whitened(comparison, comparison.centred, self.eps))
-
-
-def whitened(comparison: Comparison, values: FloatArray, eps: float) -> FloatArray:
-    """(T,) values less their mean over the batch, over their standard deviation; 0 for who has no other to be compared with.
-
-    Args:
-        comparison: says what a unit is; those alone in their group stay out of the statistics.
-        values: (T,)
-        eps: added to the standard deviation.
-    """
-    compared = (comparison.group_sizes > 1)[comparison.unit_groups]
-    count = int(compared.sum())
-    if count == 0:
-        return np.zeros(len(values), dtype=np.float64)
-    mean = float(comparison.unit_means(values)[compared].mean())
-    squares = comparison.unit_means((values - mean) ** 2)[compared]
-    std = float(np.sqrt(squares.sum() / (count - 1)))
-    return np.where(comparison.alone, 0.0, (values - mean) / (std + eps))
+        return weighted_sum(comparisons, lambda c: whitened(c, c.centred, self.eps, alone=c.alone))

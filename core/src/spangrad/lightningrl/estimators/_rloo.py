@@ -17,7 +17,7 @@ from spangrad.transitions import FloatArray
 class RLOO:
     """A = G - mean of the *other* rollouts of the task (arXiv 2402.14740, section 3.2): leaves out a rollout, never a row."""
 
-    requirements: ClassVar[Requirements] = Requirements(min_group=2)
+    requirements: ClassVar[Requirements] = Requirements(min_group=2, whole_rollouts=True)
 
     def advantages(self, comparisons: Sequence[Comparison]) -> FloatArray:
         """(T,) returns less the mean of the other rollouts of their group."""

@@ -1,0 +1,104 @@
+"""Whether a credit assigner, an estimator, a grouping and a backend go together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from spangrad.errors import ConfigError, PluginError
+from spangrad.lightningrl._builtins import AdvantageEstimatorFactory, builtin_estimators, configured
+from spangrad.lightningrl._grouping import Grouping
+from spangrad.lightningrl.credit import CreditAssigner, needs_of
+from spangrad.lightningrl.estimators import AdvantageEstimator, RememberingEstimator, Requirements
+
+
+def check_compatible(
+    credit: CreditAssigner,
+    estimator: AdvantageEstimator,
+    grouping: Grouping,
+    *,
+    rollouts_per_task: int,
+    estimator_levels: Collection[str],
+) -> None:
+    """See `LightningRL.check`; the first problem found is raised.
+
+    Raises:
+        ConfigError: they do not.
+        PluginError: the estimator declares what it does not have.
+    """
+    needs, name = estimator.requirements, type(estimator).__name__
+    if needs.memory != isinstance(estimator, RememberingEstimator):
+        raise PluginError(
+            f"The advantage estimator {name} declares memory = {needs.memory}, and its methods say otherwise",
+            cure="This is a mistake in that estimator (see RememberingEstimator); report it to its authors",
+        )
+    for problem in (
+        *_too_few(needs, name, rollouts_per_task),
+        *_against_the_grouping(needs, name, grouping),
+        *_against_the_credit(needs, name, credit),
+        *_against_the_backend(needs, name, estimator_levels),
+    ):
+        raise problem
+
+
+def _too_few(needs: Requirements, name: str, rollouts_per_task: int) -> Iterator[ConfigError]:
+    if needs.among == "task" and rollouts_per_task < needs.min_group:
+        yield ConfigError(
+            f"{name} compares rollouts of one task and needs at least {needs.min_group}, "
+            f"but rollouts_per_task is {rollouts_per_task}",
+            cure="Raise rollouts_per_task; 8 is a good start",
+        )
+
+
+def _against_the_grouping(needs: Requirements, name: str, grouping: Grouping) -> Iterator[ConfigError]:
+    if needs.among == "agent" and grouping.per_agent:
+        yield ConfigError(
+            f"{name} keeps each agent's calls apart anyway: per_agent = true would do nothing",
+            cure="Remove per_agent",
+        )
+    if needs.whole_rollouts and grouping.statistics == "call":
+        yield ConfigError(
+            f'{name} compares a rollout with the other rollouts: with statistics = "call" the rest of its own calls would '
+            "be among them",
+            cure='Remove statistics = "call", or choose another estimator, such as dr_grpo',
+        )
+
+
+def _against_the_credit(needs: Requirements, name: str, credit: CreditAssigner) -> Iterator[ConfigError]:
+    wants = needs_of(credit)
+    if needs.among != "task" and wants.own_groups:
+        yield ConfigError(
+            f"{type(credit).__name__} compares calls made in the same state, but {name} would compare them with all others",
+            cure="Choose an estimator that compares within groups, such as grpo or dr_grpo",
+        )
+    if needs.components and wants.scores:
+        yield ConfigError(
+            f"{name} asks the credit assigner once for each reward, and {type(credit).__name__} would count the states' "
+            "scores as many times",
+            cure="Choose an estimator of the rewards' sum, such as grpo, or another credit assigner",
+        )
+
+
+def _against_the_backend(needs: Requirements, name: str, levels: Collection[str]) -> Iterator[ConfigError]:
+    if needs.level not in levels:
+        yield ConfigError(
+            f"{name} gives one advantage per {needs.level}, "
+            f"but the backend takes them per {', '.join(sorted(levels)) or 'nothing'}",
+            cure="Choose another estimator or another backend",
+        )
+
+
+def requirements_table(
+    factories: Mapping[str, AdvantageEstimatorFactory] | None = None,
+) -> dict[str, tuple[str, ...]]:
+    """What each advantage estimator needs, in words, by its name in a train.toml.
+
+    Args:
+        factories: all that are registered; those that come with spangrad when not given.
+    """
+    table: dict[str, tuple[str, ...]] = {}
+    for name, factory in sorted((builtin_estimators() if factories is None else factories).items()):
+        try:
+            table[name] = configured("advantage estimator", name, factory, {}).requirements.in_words()
+        except ConfigError:
+            table[name] = ("known once its options are given",)
+    return table

@@ -1,0 +1,48 @@
+"""Leaving out what a policy of long ago has answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from spangrad.lightningrl import AdvantageReport
+from spangrad.transitions import Reason
+
+
+def without_stale(report: AdvantageReport, version: int, max_staleness: int | None) -> AdvantageReport:
+    """The same report without an update from transitions that are too old.
+
+    They keep their place in the statistics, and the others their weights: a term that is left out counts as 0, as it does
+    for calls that are too long.
+
+    Args:
+        report: of a step.
+        version: of the policy that is about to be updated.
+        max_staleness: most versions that a transition's policy may be older; None for any.
+    """
+    if max_staleness is None:
+        return report
+    ages = np.array([version - transition.policy_version for transition in report.batch.transitions], dtype=np.int64)
+    stale = report.trained & (ages > max_staleness)
+    kept = report.trained & ~stale
+    metrics = {
+        **report.metrics,
+        "stale": int(stale.sum()),
+        "trained_transitions": int(kept.sum()),
+        "trained_rollouts": len(set(report.batch.rollout_index[kept].tolist())) if len(ages) else 0,
+    }
+    if not stale.any():
+        return replace(report, metrics=metrics)
+    warning = (
+        f"{int(stale.sum())} of {len(ages)} calls were answered by a policy more than {max_staleness} versions old "
+        "and were left out"
+    )
+    return replace(
+        report,
+        advantages=np.where(stale, 0.0, report.advantages),
+        token_weights=np.where(stale, 0.0, report.token_weights),
+        reasons=tuple(Reason.STALE if old else reason for reason, old in zip(report.reasons, stale, strict=True)),
+        metrics=metrics,
+        warnings=(*report.warnings, warning),
+    )

@@ -1,0 +1,56 @@
+"""A step's report, shared out among its optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from spangrad.backend import Learner, LossSettings, Proximal, UpdateBatch
+from spangrad.lightningrl import AdvantageReport
+from spangrad.training._config import TrainConfig
+from spangrad.training._loss import proximal_policy
+from spangrad.training._warm_start import ramped
+from spangrad.transitions import BoolArray
+
+
+async def update_batches(
+    config: TrainConfig, loss: LossSettings, learner: Learner, report: AdvantageReport, step: int
+) -> list[UpdateBatch]:
+    """The batches of a step's updates, to be made in this order; groups stay whole. None when nothing has an advantage.
+
+    Args:
+        config: the settings.
+        loss: what they say is minimised.
+        learner: with the weights at the start of the step.
+        report: of the step.
+        step: its number, from 1.
+    """
+    training = config.training
+    group = report.batch.group_index[report.batch.rollout_index]
+    parts = np.array_split(np.unique(group[report.trained]), training.updates_per_step)
+    shares = [report.trained & np.isin(group, part) for part in parts if part.size]
+    if not loss.policy.uses_ratio:
+        compared: list[Proximal] = ["present"] * len(shares)
+    elif proximal_policy(config) == "sampler":
+        compared = ["recorded"] * len(shares)
+    else:
+        compared = await _at_the_start(learner, report, shares)
+    return [
+        UpdateBatch(
+            transitions=report.batch.select(share),
+            learning_rate=ramped(training.learning_rate, step, training.ramp_steps),
+            advantages=report.advantages[share],
+            token_weights=report.token_weights[share] * training.updates_per_step,
+            proximal=proximal,
+            loss=loss,
+        )
+        for share, proximal in zip(shares, compared, strict=True)
+    ]
+
+
+async def _at_the_start(learner: Learner, report: AdvantageReport, shares: Sequence[BoolArray]) -> list[Proximal]:
+    """What the weights at the start of the step say, for each update. The first one finds these weights still there."""
+    later = [await learner.logprobs(report.batch.select(share)) for share in shares[1:]]
+    first: list[Proximal] = ["present"]
+    return [*first, *later] if shares else []
