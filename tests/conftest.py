@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,3 +163,18 @@ def trained_project(project_trained_once: Project, tmp_path: Path) -> Project:
     """A copy of a project with a finished run of 4 steps, `runs/demo`, and an evaluation, `runs/demo-evaluation`."""
     shutil.copytree(project_trained_once.path, tmp_path, dirs_exist_ok=True)
     return Project(tmp_path)
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Modules of an example by name, forgotten afterwards; the test's file names the example and them: EXAMPLE = (folder, *modules)."""
+    folder, *names = request.module.EXAMPLE
+    monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    for name in names:
+        sys.modules.pop(name, None)

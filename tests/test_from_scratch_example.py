@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,19 +16,14 @@ from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
 from spangrad.store import RolloutStatus, open_store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
 
-FOLDER = Path(__file__).parents[1] / "examples" / "from_scratch"
+EXAMPLE = ("from_scratch", "agent", "tasks")
 SETS = ("train", "heldout", "unseen_phrasings")
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
-    """The example's agent and tasks modules, forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for name in ("agent", "tasks"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module("agent"), importlib.import_module("tasks")
-    for name in ("agent", "tasks"):
-        sys.modules.pop(name, None)
+def example(example: SimpleNamespace) -> tuple[ModuleType, ModuleType]:
+    """The example's agent and tasks modules."""
+    return example.agent, example.tasks
 
 
 def pairs(questions: list[str]) -> set[frozenset[int]]:

@@ -7,12 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from tests.conftest import EXAMPLES
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -21,7 +22,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from spangrad_torch._chat_format import TemplateFormat
 
-FOLDER = Path(__file__).parents[1] / "examples" / "math_autogen"
+EXAMPLE = ("math_autogen", "calc_x", "calculator")
+FOLDER = EXAMPLES / "math_autogen"
 GSM8K = {  # a row as the Hub's viewer of MU-NLPC/Calc-gsm8k shows its columns; the problem is made up
     "id": "gsm8k__0001",
     "question": "Mia sells 5,000 tickets for $2 each. How much does she take?",
@@ -32,14 +34,9 @@ GSM8K = {  # a row as the Hub's viewer of MU-NLPC/Calc-gsm8k shows its columns; 
 
 
 @pytest.fixture
-def calc_x(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The example's loader, forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for name in ("calc_x", "calculator"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module("calc_x")
-    for name in ("calc_x", "calculator"):
-        sys.modules.pop(name, None)
+def calc_x(example: SimpleNamespace) -> ModuleType:
+    """The example's loader."""
+    return cast("ModuleType", example.calc_x)
 
 
 def write(path: Path, *rows: Mapping[str, Any]) -> None:
@@ -103,6 +100,28 @@ def test_what_is_no_file_of_calc_x_is_named(calc_x: ModuleType, tmp_path: Path, 
 
 def test_a_folder_without_the_split_says_what_to_download(calc_x: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(calc_x.CalcXError, match=r"Calc-gsm8k.*CALC_X"):
+        calc_x.load(tmp_path, "train")
+
+
+def test_parquet_files_are_read_as_they_are_published(calc_x: ModuleType, tmp_path: Path) -> None:
+    pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    rows = [{**GSM8K, "id": f"gsm8k__{number}", "result": str(number)} for number in range(5)]
+    folder = tmp_path / "Calc-gsm8k" / "data"
+    folder.mkdir(parents=True)
+    for number, part in enumerate((rows[:4], rows[4:])):
+        file = folder / f"train-0000{number}-of-00002.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist(part), file, row_group_size=3)
+
+    assert calc_x.load(tmp_path, "train") == [
+        {"task_id": row["id"], "question": GSM8K["question"], "answer": row["result"]} for row in rows
+    ]
+
+
+def test_a_damaged_parquet_file_is_named(calc_x: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "train-00000-of-00001.parquet"
+    file.write_bytes(b"PAR1 and no more")
+
+    with pytest.raises(calc_x.CalcXError, match=f"{file} cannot be read"):
         calc_x.load(tmp_path, "train")
 
 

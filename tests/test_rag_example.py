@@ -72,11 +72,17 @@ def test_unseen_phrasings_are_in_no_other_set(example: SimpleNamespace) -> None:
     assert not {p for kind in kinds for p in kind.phrasings} & {p for kind in kinds for p in kind.unseen}
 
 
-def test_every_demonstrated_query_finds_the_passage_shown_and_earns_the_whole_reward(example: SimpleNamespace) -> None:
+def test_a_name_finds_exactly_the_four_passages_about_that_person(example: SimpleNamespace) -> None:
+    for person in example.corpus.people():
+        assert sorted(example.retrieval.index().best(person.name)) == sorted(person.facts.values())
+
+
+async def test_every_demonstration_shows_what_its_query_finds_and_earns_the_whole_reward(
+    example: SimpleNamespace,
+) -> None:
     for conversation in example.tasks.demonstrations(count=64):
-        _, _, ask, passage, answer = conversation["messages"]
-        query = json.loads(ask["tool_calls"][0]["function"]["arguments"])["query"]
-        assert example.retrieval.index().best(query) == [passage["content"]]
+        _, _, ask, found, answer = conversation["messages"]
+        assert await example.agent.search(None, ask["tool_calls"][0]["function"]["arguments"]) == found["content"]
         said = answer["content"].removeprefix("<answer>").removesuffix("</answer>")
         output = {"said": answer["content"], "searches": 1}
         assert example.agent.reward({"answers": [said]}, output) == pytest.approx(1.0)

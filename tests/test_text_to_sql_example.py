@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.conftest import EXAMPLES
 
 from spangrad.gateway import Gateway, Route, TokenEngine
 from spangrad.plugins import load_plugins
@@ -23,22 +23,16 @@ from spangrad.store import RolloutStatus, Store, open_store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Reason, extract
 
-FOLDER = Path(__file__).parents[1] / "examples" / "text_to_sql_langchain"
-MODULES = ("agent", "database", "spider", "tasks")
+EXAMPLE = ("text_to_sql_langchain", "agent", "database", "spider", "tasks")
+FOLDER = EXAMPLES / "text_to_sql_langchain"
 SETS = ("train", "heldout", "unseen_phrasings")
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
-    """The example's modules, with databases of their own, forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    loaded = SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    monkeypatch.setattr(loaded.database, "HOME", tmp_path / "databases")
-    yield loaded
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def example(example: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    """The example's modules, with databases of their own."""
+    monkeypatch.setattr(example.database, "HOME", tmp_path / "databases")
+    return example
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spangrad.errors import PluginError
+from spangrad.errors import OtherModuleError, PluginError
 from spangrad.plugins import Kinds, Plugins, Register
 
 
@@ -34,12 +34,12 @@ class Recorded:
         return {}
 
 
-def plugins(*integrations: Recorded, strict: bool = False) -> Plugins:
+def plugins(*integrations: Recorded, strict: bool = False, asked: frozenset[str] = frozenset()) -> Plugins:
     kinds = Kinds()
     register = Register(kinds, plugin="test", distribution="test")
     for name, integration in zip("abcdefgh", integrations, strict=False):
         register.integration(name, integration)
-    return Plugins(kinds, (), strict=strict)
+    return Plugins(kinds, (), strict=strict, asked=asked)
 
 
 @pytest.fixture
@@ -185,6 +185,34 @@ def test_under_strict_a_late_one_that_is_broken_fails_the_import_and_others_are_
         importlib.import_module(late)
 
     assert events == ["attach b", "detach b"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_module_that_only_has_the_frameworks_name_is_told_once_and_is_no_error(
+    frameworks: Callable[..., str], caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    late = frameworks("late", "value = 7")
+    one = plugins(Recorded("a", [], late, OtherModuleError(f"{late} is something else")), strict=strict)
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with one.attached():
+                assert importlib.import_module(late).value == 7
+
+    assert [record.message for record in caplog.records] == [
+        f"The integration 'a' is left out: {late} is something else"
+    ]
+
+
+def test_a_module_that_only_has_the_frameworks_name_is_an_error_where_that_was_asked_for_by_name(
+    frameworks: Callable[..., str],
+) -> None:
+    late = frameworks("late")
+    error = OtherModuleError("It is something else")
+    one = plugins(Recorded("a", [], late, error), strict=True, asked=frozenset({"test"}))
+
+    with one.attached(), pytest.raises(OtherModuleError, match="something else"):
+        importlib.import_module(late)
 
 
 def test_a_framework_first_imported_by_several_threads_is_attached_before_any_of_them_goes_on(

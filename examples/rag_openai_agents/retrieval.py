@@ -18,7 +18,7 @@ import corpus
 import numpy as np
 from numpy.typing import NDArray
 
-BEST = int(os.environ.get("BEST_PASSAGES", "1"))
+BEST = int(os.environ.get("BEST_PASSAGES", "4"))
 """Passages a search gives."""
 
 

@@ -2,7 +2,7 @@
 
 Training asks four kinds of question in four phrasings each; the demonstrations show two phrasings of each kind. One held-out set asks
 about people training never asks about, the other does so in phrasings it never uses either. In most phrasings the passage says
-it in other words than the question, so that a good query has to be learnt.
+it in other words than the question, so that reading the right one out of those found has to be learnt.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 import agent
 import corpus
+import retrieval
 from corpus import HELDOUT, Person
 
 
@@ -33,8 +34,6 @@ class Kind:
 
     fact: str
     """Which fact of a person it asks for."""
-    query: str
-    """A query that finds it; shown in the demonstrations only."""
     phrasings: tuple[str, ...]
     """Trained on; the demonstrations show the first two."""
     unseen: tuple[str, ...]
@@ -44,7 +43,6 @@ class Kind:
 KINDS = (
     Kind(
         "city",
-        "{name} born",
         (
             "Where was {name} born?",
             "What is the birthplace of {name}?",
@@ -55,7 +53,6 @@ KINDS = (
     ),
     Kind(
         "job",
-        "{name} works",
         (
             "What does {name} work as?",
             "What is the job of {name}?",
@@ -66,7 +63,6 @@ KINDS = (
     ),
     Kind(
         "instrument",
-        "{name} plays",
         (
             "What does {name} play?",
             "Which instrument has {name} learnt?",
@@ -77,7 +73,6 @@ KINDS = (
     ),
     Kind(
         "animal",
-        "{name} keeps",
         (
             "What animal does {name} keep?",
             "Which pet does {name} have?",
@@ -112,15 +107,15 @@ def demonstrations(count: int = 64, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def worked(kind: Kind, person: Person, phrasing: int = 0) -> dict[str, Any]:
-    """The whole conversation of an agent that searches once, finds the passage, and answers."""
-    arguments = json.dumps({"query": kind.query.format(name=person.name)})
+    """The whole conversation of an agent that searches for the name, reads what is found, and answers."""
+    arguments = json.dumps({"query": person.name})
     function = {"name": agent.SEARCH, "arguments": arguments}
     return {
         "messages": [
             {"role": "system", "content": agent.INSTRUCTIONS},
             {"role": "user", "content": kind.phrasings[phrasing].format(name=person.name)},
             {"role": "assistant", "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
-            {"role": "tool", "tool_call_id": "call_0", "content": person.facts[kind.fact]},
+            {"role": "tool", "tool_call_id": "call_0", "content": "\n".join(retrieval.index().best(person.name))},
             {"role": "assistant", "content": f"<answer>{getattr(person, kind.fact)}</answer>"},
         ],
         "tools": [{"type": "function", "function": TOOL}],

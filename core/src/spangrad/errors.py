@@ -3,6 +3,7 @@
     SpangradError
     ├── ConfigError              a setting that is wrong, unknown or would do nothing
     ├── PluginError              an extension that is missing, broken or of the wrong version
+    │   └── OtherModuleError     a module has a framework's name, but is not that framework
     ├── AgentError               the user's agent cannot be imported or called
     ├── RewardError              a reward that is not a finite number
     ├── StateError               a state of an agent, or its score, that cannot be recorded
@@ -61,6 +62,10 @@ class PluginError(SpangradError, LookupError):
     """An extension that is missing, broken or of the wrong version."""
 
     exit_status = 2
+
+
+class OtherModuleError(PluginError):
+    """A module has a framework's name, but is not that framework: to a program that does not use the framework it is nothing amiss."""
 
 
 class AgentError(SpangradError):

@@ -55,6 +55,16 @@ def test_a_scope_lasts_for_its_block_and_blocks_nest() -> None:
     assert current_scope() is None
 
 
+def test_a_block_of_no_scope_belongs_to_no_rollout(threading_instrumented: None) -> None:
+    del threading_instrumented
+    outer = make_scope()
+    with use_scope(outer):
+        with use_scope(None):
+            assert current_scope() is None
+            assert seen_in_thread() is None
+        assert current_scope() == outer
+
+
 def test_an_exception_leaves_the_block_unchanged_and_ends_the_scope() -> None:
     error = KeyError("mine")
     with pytest.raises(KeyError) as caught, use_scope(make_scope()):

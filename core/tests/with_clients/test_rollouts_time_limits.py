@@ -102,6 +102,7 @@ async def test_an_agent_that_blocks_the_loop_costs_the_others_nothing_later(
         assert runner.abandoned == 1
         release.set()
     loops = [thread for thread in threading.enumerate() if thread.name == "spangrad-agents"]
-    await asyncio.to_thread(lambda: [thread.join(20) for thread in loops])  # once free, it ends by itself
+    for thread in loops:  # once free, it ends by itself
+        await asyncio.to_thread(thread.join, 20)
     assert not any(thread.is_alive() for thread in loops)
     assert [r.status for r in results] == [RolloutStatus.TIMED_OUT, RolloutStatus.SUCCEEDED, RolloutStatus.SUCCEEDED]

@@ -22,6 +22,8 @@ from autogen_core.tool_agent import ToolAgent, tool_agent_caller_loop
 from autogen_core.tools import FunctionTool, Tool, ToolSchema
 from integrations.autogen.tests.conftest import lines, tool_call
 
+from spangrad.capture import use_scope
+
 if TYPE_CHECKING:
     from integrations.autogen.tests.conftest import Stage
 
@@ -250,3 +252,29 @@ async def test_a_tool_run_by_hand_is_recorded_by_itself(stage: Stage) -> None:
 
     assert value == 42.5
     assert stage.tree() == "execute_tool get_stock_price"
+
+
+async def test_a_message_from_outside_belongs_to_the_rollout_the_runtime_was_started_in(stage: Stage) -> None:
+    runtime = SingleThreadedAgentRuntime()
+    await SimpleAgent.register(runtime, "simple_agent", lambda: SimpleAgent(stage.client()))
+    with stage.rollout():
+        runtime.start()
+    await runtime.send_message(Message("Hello!"), AgentId("simple_agent", "default"))
+    await runtime.stop()
+
+    assert stage.agents() == ["simple_agent"]
+    assert stage.store.calls(None) == []
+
+
+async def test_a_runtime_started_in_no_scope_leaves_messages_from_outside_to_nobody(stage: Stage) -> None:
+    runtime = SingleThreadedAgentRuntime()
+    await SimpleAgent.register(runtime, "simple_agent", lambda: SimpleAgent(stage.client()))
+    with stage.rollout():
+        with use_scope(None):
+            runtime.start()
+        await runtime.send_message(Message("Mine!"), AgentId("simple_agent", "default"))
+    await runtime.send_message(Message("Hello!"), AgentId("simple_agent", "default"))
+    await runtime.stop()
+
+    assert [call.request["messages"][-1]["content"] for call in stage.calls()] == ["Mine!"]
+    assert [call.request["messages"][-1]["content"] for call in stage.store.calls(None)] == ["Hello!"]

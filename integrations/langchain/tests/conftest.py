@@ -2,142 +2,41 @@
 
 from __future__ import annotations
 
-import ipaddress
-import json
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from integrations.conftest import ScriptedStage, indented
 from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models import _client_utils
 from opentelemetry.sdk.trace import ReadableSpan
 
 from spangrad import semconv
-from spangrad.capture import RolloutScope, deliver_spans, end_work, flush_spans, use_scope
-from spangrad.gateway import Gateway, Route, TokenEngine
-from spangrad.store import Store, open_store
-from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
-from spangrad.transitions import Call, RewardRecord, RolloutRecord, RolloutStatus, extract
+from spangrad.testing import tool_call_text
 from spangrad_langchain import LangChainIntegration
 
-
-def tool_call(name: str, **arguments: object) -> str:
-    """What the model writes to call a tool."""
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+tool_call = tool_call_text
+"""What the model writes to call a tool."""
 
 
-@dataclass
-class Stage:
+class Stage(ScriptedStage):
     """The gateway, its script, and what has been recorded."""
-
-    gateway: Gateway
-    store: Store
-    script: Callable[[ScriptedPrompt], Any] = lambda prompt: f"You said: {prompt.last}"
-    spans: list[ReadableSpan] = field(default_factory=list)
 
     def model(self, **options: Any) -> ChatOpenAI:
         """A model as a program makes it, that knows of no rollout."""
         return ChatOpenAI(**{"model": "policy", "base_url": f"{self.gateway.base_url}/v1", **options})
 
-    def answers(self, *texts: str) -> None:
-        """The model's answers, in the order of its calls."""
-        left = list(texts)
-        self.script = lambda _prompt: left.pop(0)
-
-    def open(self, rollout_id: str) -> RolloutScope:
-        """A rollout at the gateway."""
-        access = self.gateway.open_rollout(rollout_id, 1)
-        url = self.gateway.base_url
-        return RolloutScope(rollout_id, 1, "task", access.base_url, access.api_key, gateway_url=url)
-
-    @contextmanager
-    def rollout(self, rollout_id: str = "rollout") -> Iterator[RolloutScope]:
-        """Runs the block inside a rollout."""
-        scope = self.open(rollout_id)
-        try:
-            with use_scope(scope):
-                yield scope
-        finally:
-            end_work(scope)
-
-    def calls(self, rollout_id: str = "rollout") -> list[Call]:
-        """The rollout's calls, in the order they were received."""
-        return list(self.store.calls(rollout_id))
-
-    def agents(self, rollout_id: str = "rollout") -> list[str | None]:
-        """The agent of each call."""
-        return [call.agent for call in self.calls(rollout_id)]
-
-    def trained(self, rollout_id: str = "rollout") -> list[str | None]:
-        """The agent of each of the rollout's transitions, in order."""
-        record = RolloutRecord(
-            rollout_id, 1, "task", "group", "train", 1, RolloutStatus.SUCCEEDED, "", "", started_at=0, finished_at=1
-        )
-        reward = RewardRecord(rollout_id, 1, None, "reward", 1.0, "scope", at=1)
-        return [transition.agent for transition in extract(record, self.calls(rollout_id), [reward]).transitions]
-
-    def kept(self, rollout_id: str = "rollout") -> list[ReadableSpan]:
-        """The rollout's spans, in the order they began."""
-        flush_spans()
-        own = [span for span in self.spans if (span.attributes or {}).get(semconv.ROLLOUT_ID) == rollout_id]
-        return sorted(own, key=lambda span: span.start_time or 0)
-
-    def span(self, name: str, rollout_id: str = "rollout") -> ReadableSpan:
-        """The one span of that name."""
-        (found,) = [span for span in self.kept(rollout_id) if span.name == name]
-        return found
-
-    def said(self, name: str, rollout_id: str = "rollout") -> dict[str, Any]:
-        """The attributes of the one span of that name."""
-        return dict(self.span(name, rollout_id).attributes or {})
-
     def tree(self, rollout_id: str = "rollout") -> list[str]:
         """The rollout's pieces of work, one a line, each indented below its parent, in the order they began; calls with their agent."""
-        spans = self.kept(rollout_id)
-        ids = {span.context.span_id for span in spans}
         agents = {call.call_id: call.agent for call in self.calls(rollout_id)}
-        lines: list[str] = []
 
-        def put(parent: int | None, depth: int) -> None:
-            for span in spans:
-                above = span.parent.span_id if span.parent is not None else None
-                if (above if above in ids else None) == parent:
-                    call_id = (span.attributes or {}).get(semconv.CALL_ID)
-                    line = span.name if call_id is None else f"call {agents[str(call_id)]}"
-                    lines.append("  " * depth + line)
-                    put(span.context.span_id, depth + 1)
+        def line(span: ReadableSpan) -> str:
+            call_id = (span.attributes or {}).get(semconv.CALL_ID)
+            return span.name if call_id is None else f"call {agents[str(call_id)]}"
 
-        put(None, 0)
-        return lines
-
-
-@pytest.fixture(autouse=True)
-def loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test from which anything, in whatever thread, tried to reach another machine."""
-    left: list[str] = []
-    connect, resolve = socket.socket.connect, socket.getaddrinfo
-
-    def guarded_connect(own: socket.socket, address: Any) -> None:
-        if own.family in {socket.AF_INET, socket.AF_INET6} and not ipaddress.ip_address(address[0]).is_loopback:
-            left.append(str(address[0]))
-            raise ConnectionRefusedError(address)
-        connect(own, address)
-
-    def guarded_resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host not in {None, "127.0.0.1", "localhost", "::1", b"127.0.0.1"}:
-            left.append(str(host))
-            raise socket.gaierror(socket.EAI_NONAME, "tests stay on this machine")
-        return resolve(host, *args, **kwargs)
-
-    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
-    monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
-    yield
-    assert left == []
+        return indented(self.kept(rollout_id), line)
 
 
 @pytest.fixture(autouse=True)
@@ -169,15 +68,6 @@ def attached() -> Iterator[LangChainIntegration]:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """A gateway and a store of the test's own, and the environment a program finds there."""
-    store = open_store(tmp_path / "spangrad.db")
-    sampler = ScriptedSampler(lambda prompt: made.script(prompt))  # noqa: PLW0108 - tests put another script there
-    engine = TokenEngine(sampler, ByteChatFormat(), "scripted")
-    try:
-        with Gateway(store, [Route("*", engine, policy="policy")]) as gateway:
-            made = Stage(gateway, store)
-            monkeypatch.setenv("OPENAI_BASE_URL", f"{gateway.base_url}/v1")
-            monkeypatch.setenv("OPENAI_API_KEY", "mine")
-            with deliver_spans(made.spans.extend):
-                yield made
-    finally:
-        store.close()
+    with Stage.opened(tmp_path) as stage:
+        stage.in_environment(monkeypatch)
+        yield stage

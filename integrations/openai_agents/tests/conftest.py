@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import json
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from agents import set_default_openai_api, set_trace_processors
 from agents.models import openai_provider
+from integrations.conftest import ScriptedStage, indented
 from opentelemetry.sdk.trace import ReadableSpan
 
-from spangrad import semconv
-from spangrad.capture import RolloutScope, deliver_spans, end_work, flush_spans, use_scope
-from spangrad.gateway import Gateway, Route, TokenEngine
-from spangrad.store import Store, open_store
-from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
-from spangrad.transitions import Call, RewardRecord, RolloutRecord, RolloutStatus, extract
+from spangrad.testing import tool_call_text
 from spangrad_openai_agents import OpenAIAgentsIntegration
 
-
-def tool_call(name: str, **arguments: object) -> str:
-    """What the model writes to call a tool."""
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
 T = TypeVar("T")
+
+tool_call = tool_call_text
+"""What the model writes to call a tool."""
 
 
 async def in_thread(function: Callable[..., T], *args: object) -> T:
@@ -48,80 +37,12 @@ async def in_thread(function: Callable[..., T], *args: object) -> T:
     return await asyncio.to_thread(whole)
 
 
-@dataclass
-class Stage:
+class Stage(ScriptedStage):
     """The gateway, its script, and what has been recorded."""
-
-    gateway: Gateway
-    store: Store
-    script: Callable[[ScriptedPrompt], Any] = lambda prompt: f"You said: {prompt.last}"
-    spans: list[ReadableSpan] = field(default_factory=list)
-
-    def answers(self, *texts: str) -> None:
-        """The model's answers, in the order of its calls."""
-        left = list(texts)
-        self.script = lambda _prompt: left.pop(0)
-
-    def open(self, rollout_id: str) -> RolloutScope:
-        """A rollout at the gateway."""
-        access = self.gateway.open_rollout(rollout_id, 1)
-        url = self.gateway.base_url
-        return RolloutScope(rollout_id, 1, "task", access.base_url, access.api_key, gateway_url=url)
-
-    @contextmanager
-    def rollout(self, rollout_id: str = "rollout") -> Iterator[RolloutScope]:
-        """Runs the block inside a rollout."""
-        scope = self.open(rollout_id)
-        with use_scope(scope):
-            yield scope
-        end_work(scope)
-
-    def calls(self, rollout_id: str = "rollout") -> list[Call]:
-        """The rollout's calls, in the order they were received."""
-        return list(self.store.calls(rollout_id))
-
-    def agents(self, rollout_id: str = "rollout") -> list[str | None]:
-        """The agent of each call."""
-        return [call.agent for call in self.calls(rollout_id)]
-
-    def trained(self, rollout_id: str = "rollout") -> list[str | None]:
-        """The agent of each of the rollout's transitions, in order."""
-        record = RolloutRecord(
-            rollout_id, 1, "task", "group", "train", 1, RolloutStatus.SUCCEEDED, "", "", started_at=0, finished_at=1
-        )
-        reward = RewardRecord(rollout_id, 1, None, "reward", 1.0, "scope", at=1)
-        return [transition.agent for transition in extract(record, self.calls(rollout_id), [reward]).transitions]
-
-    def kept(self, rollout_id: str = "rollout") -> list[ReadableSpan]:
-        """The rollout's spans, in the order they began."""
-        flush_spans()
-        own = [span for span in self.spans if (span.attributes or {}).get(semconv.ROLLOUT_ID) == rollout_id]
-        return sorted(own, key=lambda span: span.start_time or 0)
-
-    def span(self, name: str, rollout_id: str = "rollout") -> ReadableSpan:
-        """The one span of that name."""
-        (found,) = [span for span in self.kept(rollout_id) if span.name == name]
-        return found
-
-    def said(self, name: str, rollout_id: str = "rollout") -> dict[str, Any]:
-        """The attributes of the one span of that name."""
-        return dict(self.span(name, rollout_id).attributes or {})
 
     def tree(self, rollout_id: str = "rollout") -> list[str]:
         """The rollout's pieces of work, one a line, each indented below its parent, in the order they began."""
-        spans = [span for span in self.kept(rollout_id) if not _is_call(span)]
-        ids = {span.context.span_id for span in spans}
-        lines: list[str] = []
-
-        def put(parent: int | None, depth: int) -> None:
-            for span in spans:
-                above = span.parent.span_id if span.parent is not None else None
-                if (above if above in ids else None) == parent:
-                    lines.append("  " * depth + span.name)
-                    put(span.context.span_id, depth + 1)
-
-        put(None, 0)
-        return lines
+        return indented([span for span in self.kept(rollout_id) if not _is_call(span)])
 
     def callers(self, rollout_id: str = "rollout") -> list[str]:
         """For the span of each model call, the name of the span it lies below, in the order the calls began."""
@@ -132,30 +53,6 @@ class Stage:
 
 def _is_call(span: ReadableSpan) -> bool:
     return span.name.startswith("openai.")
-
-
-@pytest.fixture(autouse=True)
-def loopback_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test from which anything, in whatever thread, tried to reach another machine."""
-    left: list[str] = []
-    connect, resolve = socket.socket.connect, socket.getaddrinfo
-
-    def guarded_connect(own: socket.socket, address: Any) -> None:
-        if own.family in {socket.AF_INET, socket.AF_INET6} and not ipaddress.ip_address(address[0]).is_loopback:
-            left.append(str(address[0]))
-            raise ConnectionRefusedError(address)
-        connect(own, address)
-
-    def guarded_resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host not in {None, "127.0.0.1", "localhost", "::1", b"127.0.0.1"}:
-            left.append(str(host))
-            raise socket.gaierror(socket.EAI_NONAME, "tests stay on this machine")
-        return resolve(host, *args, **kwargs)
-
-    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
-    monkeypatch.setattr(socket, "getaddrinfo", guarded_resolve)
-    yield
-    assert left == []
 
 
 @pytest.fixture(autouse=True)
@@ -194,22 +91,10 @@ def api(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """A gateway and a store of the test's own, and the environment a program finds there."""
-    store = open_store(tmp_path / "spangrad.db")
-
-    def answer(prompt: ScriptedPrompt) -> Any:
-        return made.script(prompt)
-
-    engine = TokenEngine(ScriptedSampler(answer), ByteChatFormat(), "scripted")
     # The SDK shares one HTTP client for the whole process; each test has an event loop of its own.
     monkeypatch.setattr(openai_provider, "_http_client", None)
-    try:
-        with Gateway(store, [Route("*", engine, policy="policy")]) as gateway:
-            made = Stage(gateway, store)
-            monkeypatch.setenv("OPENAI_BASE_URL", f"{gateway.base_url}/v1")
-            monkeypatch.setenv("OPENAI_API_KEY", "mine")
-            with deliver_spans(made.spans.extend):
-                yield made
-                if (client := openai_provider._http_client) is not None:
-                    await client.aclose()
-    finally:
-        store.close()
+    with Stage.opened(tmp_path) as stage:
+        stage.in_environment(monkeypatch)
+        yield stage
+        if (client := openai_provider._http_client) is not None:
+            await client.aclose()

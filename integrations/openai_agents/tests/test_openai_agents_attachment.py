@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,14 +212,25 @@ def test_without_the_sdk_there_is_one_message_with_the_cure(tmp_path: Path) -> N
     assert said.startswith('openai-agents is not installed. pip install "openai-agents')
 
 
-def test_a_package_of_the_programs_own_called_agents_is_not_taken_for_the_sdk(tmp_path: Path) -> None:
-    (tmp_path / "agents.py").write_text("AGENTS = ['mine']\n")
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"agents.py": "AGENTS = ['mine']"},
+        {"agents/__init__.py": "", "agents/tracing.py": "raise SystemExit('imported, and nobody asked for it')"},
+        {"agents/__init__.py": "Runner = 'mine, too'"},
+    ],
+)
+def test_a_package_of_the_programs_own_called_agents_is_not_taken_for_the_sdk(
+    tmp_path: Path, files: Mapping[str, str]
+) -> None:
+    for name, code in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{code}\n")
 
     said = python(ATTACH, tmp_path)
 
-    assert said.startswith("The module agents is not the OpenAI Agents SDK but another one (")
-    assert "agents.py" in said
-    assert "another name" in said
+    assert said.startswith(f"The package agents found here is not the OpenAI Agents SDK ({tmp_path}/agents")
+    assert said.endswith("If your agent uses the SDK, give that package another name; if not, all is well")
 
 
 WAITING = """

@@ -57,8 +57,7 @@ class ProcessRollout:
         """
         if self._attaching:
             told = plugins_told(os.environ)
-            selected = {} if told is None else {"SPANGRAD_PLUGINS": ",".join(sorted(told))}
-            _attached.enter_context(load_plugins({**os.environ, **selected}, builtin=False).attached())
+            _attached.enter_context(load_plugins(builtin=False, among=told).attached())
             self._attaching = False
 
     def finish(self) -> None:

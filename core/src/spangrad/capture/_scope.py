@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from string import punctuation
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from opentelemetry import context as otel_context
@@ -62,6 +62,7 @@ class RolloutScope:
 
 
 _OTEL_KEY = otel_context.create_key("spangrad-rollout-scope")
+Current = TypeVar("Current", bound=RolloutScope | None)
 _scope: ContextVar[RolloutScope | None] = ContextVar("spangrad_rollout_scope", default=None)
 _process_scope: RolloutScope | None = None
 
@@ -85,8 +86,11 @@ def set_process_scope(scope: RolloutScope | None) -> None:
 
 
 @contextmanager
-def use_scope(scope: RolloutScope) -> Iterator[RolloutScope]:
-    """Makes `scope` the current one for the block and for all tasks and threads started in it."""
+def use_scope(scope: Current) -> Iterator[Current]:
+    """Makes `scope` the current one for the block and for all tasks and threads started in it.
+
+    With None they belong to no rollout; in a process that was started for one, to that.
+    """
     token = _scope.set(scope)
     otel_token = otel_context.attach(otel_context.set_value(_OTEL_KEY, scope))
     try:

@@ -10,6 +10,7 @@ from spangrad.plugins._hookspecs import hookimpl, hookspec
 from spangrad.plugins._import_watch import on_import
 from spangrad.plugins._plugins import Plugins, load_plugins
 from spangrad.plugins._registry import Integration, Kind, Kinds, Register, Registered
+from spangrad.plugins._replacement import Replacements
 from spangrad.plugins._report import PluginRow, PluginState
 from spangrad.plugins._shared_hooks import SharedHooks
 
@@ -22,6 +23,7 @@ __all__ = [
     "Plugins",
     "Register",
     "Registered",
+    "Replacements",
     "SharedHooks",
     "hookimpl",
     "hookspec",

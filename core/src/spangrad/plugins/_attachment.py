@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from spangrad.errors import PluginError
+from spangrad.errors import OtherModuleError, PluginError
 from spangrad.plugins._import_watch import on_import
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ _log = logging.getLogger("spangrad.plugins")
 _HALF_A_MODULE: Final = ("partially initialized module", "deadlock detected by _ModuleLock")
 """What Python says where it lets two imports that wait for each other go on."""
 
+_told: Final[set[str]] = set()
+"""What has been said of modules that only have a framework's name: it is as true of every later block, and nothing is amiss."""
+
 
 class Attachment:
     """Attaches an integration when its framework is imported: at once, or from the import itself if that is still to come.
@@ -29,11 +32,13 @@ class Attachment:
     Args:
         row: the integration.
         strict: one that cannot be attached is an error, not a warning.
+        asked: somebody named it, and so means its framework by the module of that name.
     """
 
-    def __init__(self, row: Registered[Integration], *, strict: bool) -> None:
+    def __init__(self, row: Registered[Integration], *, strict: bool, asked: bool = False) -> None:
         self._row = row
         self._strict = strict
+        self._asked = asked
         self._lock = threading.Lock()
         self._over = False
         self._undo: list[Callable[[], None]] = []
@@ -68,14 +73,21 @@ class Attachment:
         error = self._try()
         if error is not None and _is_of_half_a_module(error):
             threading.Thread(target=self._attach_after_imports, name="spangrad-attach", daemon=True).start()
+        elif isinstance(error, OtherModuleError) and not self._asked:
+            if (said := str(error)) not in _told:
+                _told.add(said)
+                self._log(logging.WARNING, error)
         elif error is not None and self._strict:
             raise _as_plugin_error(self._row.name, error)
         elif error is not None:
-            _log.warning("The integration %r is left out: %s", self._row.name, _as_plugin_error(self._row.name, error))
+            self._log(logging.WARNING, error)
 
     def _attach_after_imports(self) -> None:
-        if (error := self._try()) is not None:  # nobody is left to raise it to
-            _log.error("The integration %r is left out: %s", self._row.name, _as_plugin_error(self._row.name, error))
+        if (error := self._try()) is not None:
+            self._log(logging.ERROR, error)  # nobody is left to raise it to
+
+    def _log(self, level: int, error: Exception) -> None:
+        _log.log(level, "The integration %r is left out: %s", self._row.name, _as_plugin_error(self._row.name, error))
 
     def _try(self) -> Exception | None:
         if self._over:

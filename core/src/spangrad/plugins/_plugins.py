@@ -26,9 +26,17 @@ _USABLE = frozenset({PluginState.LOADED, PluginState.BLOCKED})
 class Plugins:
     """What plug-ins brought, by kind, and the report on each of them. Made by `load_plugins`."""
 
-    def __init__(self, kinds: Kinds, report: tuple[PluginRow, ...], *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        kinds: Kinds,
+        report: tuple[PluginRow, ...],
+        *,
+        strict: bool = False,
+        asked: frozenset[str] = frozenset(),
+    ) -> None:
         self._kinds = kinds
         self._strict = strict
+        self._asked = asked
         self.report = report
         """One row for each plug-in found, spangrad's own first, then by name."""
 
@@ -62,17 +70,24 @@ class Plugins:
 
         Raises:
             PluginError: under SPANGRAD_STRICT=1, one cannot be hooked in. Where its framework is imported during the block,
-                this comes out of the import.
+                this comes out of the import. A module that only has the framework's name (`OtherModuleError`) is an error for a
+                plug-in named in SPANGRAD_PLUGINS alone.
         """
         with ExitStack() as stack:
             for row in self.integrations:
-                attachment = Attachment(row, strict=self._strict)
+                attachment = Attachment(row, strict=self._strict, asked=row.plugin in self._asked)
                 stack.callback(attachment.end)
                 attachment.begin()
             yield
 
 
-def load_plugins(environ: Mapping[str, str] | None = None, *, builtin: bool = True, quiet: bool = False) -> Plugins:
+def load_plugins(
+    environ: Mapping[str, str] | None = None,
+    *,
+    builtin: bool = True,
+    quiet: bool = False,
+    among: frozenset[str] | None = None,
+) -> Plugins:
     """Finds and loads every plug-in, importing only their light registration modules.
 
     A plug-in that is not usable becomes a row of the report and a logged warning; it raises when somebody asks for it
@@ -82,6 +97,7 @@ def load_plugins(environ: Mapping[str, str] | None = None, *, builtin: bool = Tr
         environ: where SPANGRAD_PLUGINS, SPANGRAD_DISABLED_PLUGINS and SPANGRAD_STRICT are read; `os.environ` by default.
         builtin: with what comes with spangrad itself, which needs numpy.
         quiet: without warnings, where somebody has given them already.
+        among: names of those that the selection comes down to, where another process has found out already.
 
     Raises:
         PluginError: two plug-ins claim one name, a hook does not exist or has the wrong arguments, a plug-in named in
@@ -89,6 +105,8 @@ def load_plugins(environ: Mapping[str, str] | None = None, *, builtin: bool = Tr
         ConfigError: SPANGRAD_STRICT is neither 1 nor 0.
     """
     selection = Selection.read(os.environ if environ is None else environ)
+    if among is not None:
+        selection = selection.narrowed(among)
     rows: list[PluginRow] = []
     kinds = Kinds(lambda noun, name: _explain_unknown(rows, noun, name))
     loader = _discovery.Loader(kinds, selection, quiet=quiet)
@@ -97,7 +115,7 @@ def load_plugins(environ: Mapping[str, str] | None = None, *, builtin: bool = Tr
     loader.load(_discovery.find())
     rows.extend(loader.rows)
     _check_selected(rows, selection)
-    return Plugins(kinds, tuple(rows), strict=selection.strict)
+    return Plugins(kinds, tuple(rows), strict=selection.strict, asked=selection.asked)
 
 
 def _check_selected(rows: list[PluginRow], selection: Selection) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spangrad.errors import ConfigError
 
@@ -24,6 +24,8 @@ class Selection:
     disabled: frozenset[str]
     strict: bool
     """Any plug-in that is found but not usable is an error."""
+    asked: frozenset[str] = frozenset()
+    """The user wants these by name."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Selection:
@@ -35,11 +37,12 @@ class Selection:
         strict = environ.get(STRICT, "").strip().lower()
         if strict not in _YES | _NO:
             raise ConfigError(f"{STRICT} is {strict!r}", cure=f"Set {STRICT} to 1 or 0")
-        return cls(
-            only=_names(environ[ONLY]) if ONLY in environ else None,
-            disabled=_names(environ.get(DISABLED, "")),
-            strict=strict in _YES,
-        )
+        only = _names(environ[ONLY]) if ONLY in environ else None
+        return cls(only, _names(environ.get(DISABLED, "")), strict=strict in _YES, asked=only or frozenset())
+
+    def narrowed(self, names: frozenset[str]) -> Selection:
+        """The same with these alone, which a process that knows the selection has made out; that asks for none of them."""
+        return replace(self, only=names)
 
     def why_blocked(self, name: str) -> tuple[str, str] | None:
         """Reason and cure for leaving the plug-in out; None when it may load."""

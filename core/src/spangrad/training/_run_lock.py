@@ -7,9 +7,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from spangrad.errors import RunFolderError
 from spangrad.training._run_file import writing
+
+_held: Final[set[int]] = set()
+"""Descriptors of the locks that this process has. A process that an agent forks off starts without any: it would keep the
+lock for as long as it lives, even when the run that had it is long dead."""
 
 
 @contextmanager
@@ -24,16 +29,16 @@ def locked(file: Path) -> Iterator[None]:
     """
     with writing(file):
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    _held.add(descriptor)
     try:
         _take(descriptor, file)
-        try:
-            yield
-        finally:
-            fcntl.flock(
-                descriptor, fcntl.LOCK_UN
-            )  # closing alone would leave it with a child that was forked meanwhile
+        yield
     finally:
-        os.close(descriptor)
+        if descriptor in _held:  # not in a forked process that came this way
+            _held.remove(descriptor)
+            # Closing alone would leave it with a program that is just being started, until that has closed it too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
 def _take(descriptor: int, file: Path) -> None:
@@ -48,3 +53,12 @@ def _take(descriptor: int, file: Path) -> None:
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _let_go_in_child() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from autogen_core import ComponentBase
 
 from spangrad.errors import PluginError
-from spangrad_autogen._replacement import Replacements
+from spangrad.plugins import Replacements
 from spangrad_autogen._shape import check
 from spangrad_autogen._work import METHODS, bases
 from spangrad_autogen._wrappers import SWITCH, Hook

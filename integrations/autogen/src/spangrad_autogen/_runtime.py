@@ -17,8 +17,8 @@ import autogen_core._single_threaded_agent_runtime as runtime_module
 from autogen_core import BaseAgent, SingleThreadedAgentRuntime
 
 from spangrad.capture import RolloutScope, current_scope, use_scope
+from spangrad.plugins import Replacements
 from spangrad_autogen._frame import Frame, current_frame, inside
-from spangrad_autogen._replacement import Replacements
 from spangrad_autogen._shape import changed, check
 from spangrad_autogen._work import MESSAGE
 from spangrad_autogen._wrappers import MARK, SWITCH, Hook, recording

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from inspect import iscoroutine
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import context, trace
 
 from spangrad import semconv
 
 _LLM_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
+_NOTHING: Final = object()
+
+_log = logging.getLogger("spangrad.openai")
 
 
 @dataclass(slots=True)
@@ -26,6 +30,8 @@ class Call:
     """The call's spans begun so far."""
     answer: dict[str, str] = field(default_factory=dict)
     """Attributes that name the HTTP attempt whose answer the agent gets; empty until it is there."""
+    result: object = _NOTHING
+    """What openai's own method gave, before the instrumentor looked at it; nothing until it did, and where it raised."""
 
 
 _call: ContextVar[Call | None] = ContextVar("spangrad_openai_call", default=None)
@@ -37,15 +43,25 @@ def current_call() -> Call | None:
 
 
 def as_call(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Calls the function as one `Call`."""
-    with _call_under_way():
-        return function(*args, **kwargs)
+    """Calls the function as one `Call`. Where it fails of itself after openai answered, the program gets openai's answer."""
+    with _call_under_way() as call:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # an instrumentor may raise anything, and what the program asked for is there
+            if call.result is _NOTHING:
+                raise
+            return _in_spite_of(error, call)
 
 
 async def as_async_call(function: Callable[..., Awaitable[object]], *args: object, **kwargs: object) -> object:
-    """Calls the coroutine's function as one `Call`, when this is awaited and not before."""
-    with _call_under_way():
-        return await function(*args, **kwargs)
+    """Likewise calls the coroutine's function, when this is awaited and not before."""
+    with _call_under_way() as call:
+        try:
+            return await function(*args, **kwargs)
+        except Exception as error:  # as above
+            if call.result is _NOTHING:
+                raise
+            return _in_spite_of(error, call)
 
 
 def as_the_program(function: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -62,7 +78,10 @@ def as_the_program(function: Callable[..., object], *args: object, **kwargs: obj
 
     with place():
         result = function(*args, **kwargs)
-    return _awaited_in(place, result) if iscoroutine(result) else result
+    if iscoroutine(result):
+        return _awaited_in(place, result, call)
+    call.result = result
+    return result
 
 
 def note_answer(attributes: dict[str, str]) -> None:
@@ -84,17 +103,28 @@ def _is_llm_span(span: trace.Span) -> bool:
 
 
 async def _awaited_in(
-    place: Callable[[], AbstractContextManager[None]], coroutine: Coroutine[Any, Any, object]
+    place: Callable[[], AbstractContextManager[None]], coroutine: Coroutine[Any, Any, object], call: Call
 ) -> object:
     with place():
-        return await coroutine
+        call.result = await coroutine
+        return call.result
+
+
+def _in_spite_of(error: Exception, call: Call) -> object:
+    """What openai gave; the error came after that."""
+    _log.warning("The span of a call lacks what its answer says, for the instrumentor of openai failed: %r", error)
+    for span in call.spans:
+        if span.is_recording():
+            span.end()
+    return call.result
 
 
 @contextmanager
-def _call_under_way() -> Iterator[None]:
-    token = _call.set(Call())
+def _call_under_way() -> Iterator[Call]:
+    call = Call()
+    token = _call.set(call)
     try:
-        yield
+        yield call
     finally:
         # A coroutine that the garbage collector closes is in another context, which has nothing to take back.
         with suppress(ValueError):

@@ -22,9 +22,9 @@ from openai._types import Omit
 from spangrad import semconv
 from spangrad.capture import current_scope, current_site, current_state
 from spangrad.errors import PluginError
+from spangrad.plugins import Replacements
 from spangrad_openai._call import note_answer
 from spangrad_openai._identity import own_headers, own_url
-from spangrad_openai._replacement import Replacement
 
 MARK = "__spangrad__"
 """Set on each of our functions, so that no second copy of this package patches on top."""
@@ -37,7 +37,7 @@ class ClientPatch:
 
     def __init__(self) -> None:
         self._active = False
-        self._replacements: list[Replacement] = []
+        self._replacements = Replacements()
 
     def apply(self) -> None:
         """Hooks in.
@@ -45,27 +45,24 @@ class ClientPatch:
         Raises:
             PluginError: this openai does not have the methods as expected, or another copy of this package got there first.
         """
-        # What lies under somebody else's wrapper since the last time is still ours and only has to wake up.
-        present = {(item.owner, item.name) for item in self._replacements}
         wanted: list[tuple[type, str, Callable[[Callable[..., Any]], object]]] = [
             (SyncAPIClient, "_prepare_options", self._sync_prepare_options),
             (SyncAPIClient, "_process_response", self._sync_process_response),
             (AsyncAPIClient, "_prepare_options", self._async_prepare_options),
             (AsyncAPIClient, "_process_response", self._async_process_response),
         ]
-        missing = [item for item in wanted if item[:2] not in present]
+        # What lies under somebody else's wrapper since the last time is still ours and only has to wake up.
+        missing = [item for item in wanted if item[:2] not in self._replacements]
         for owner, name, _ in missing:
             check(owner, name)
         for owner, name, wrap in missing:
-            self._replacements.append(Replacement.make(owner, name, wrap(vars(owner)[name])))
+            self._replacements.make(owner, name, wrap(vars(owner)[name]))
         self._active = True
 
     def revert(self) -> None:
         """Takes the hooks out; those that somebody wrapped in the meantime stay where they are and do nothing."""
         self._active = False
-        for item in self._replacements:
-            item.undo()
-        self._replacements = [item for item in self._replacements if vars(item.owner)[item.name] is not item.original]
+        self._replacements.undo()
 
     def _sync_prepare_options(self, original: Callable[..., FinalRequestOptions]) -> object:
         @functools.wraps(original)

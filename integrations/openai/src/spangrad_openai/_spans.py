@@ -19,9 +19,9 @@ import wrapt
 from opentelemetry.metrics import NoOpMeterProvider
 
 from spangrad.capture import current_scope
+from spangrad.plugins import Replacements
 from spangrad_openai._call import as_async_call, as_call, as_the_program
 from spangrad_openai._call_tracer import CallTracerProvider
-from spangrad_openai._replacement import Replacement, undo_around
 from spangrad_openai._workarounds import work_around
 
 _log = logging.getLogger("spangrad.openai")
@@ -33,7 +33,7 @@ class SpanPatch:
     def __init__(self) -> None:
         self.state = "not attached"
         self._instrumentor: Any = None
-        self._replacements: list[Replacement] = []
+        self._replacements = Replacements()
         self._active = False
 
     def apply(self) -> None:
@@ -70,7 +70,7 @@ class SpanPatch:
             self.revert()
             self._without("opentelemetry-instrumentation-openai hooked nothing into this openai")
             return
-        self._replacements += work_around()
+        work_around(self._replacements)
         self._active = True
         self.state = "recorded"
 
@@ -78,9 +78,8 @@ class SpanPatch:
         """Switches it off if `apply` switched it on, and restores what its own uninstrumenting leaves behind."""
         self._active = False
         if self._instrumentor is not None:
-            undo_around(self._replacements, self._uninstrument)
+            self._replacements.undo_around(self._uninstrument)
         self._instrumentor = None
-        self._replacements = []
         self.state = "not attached"
 
     def _uninstrument(self) -> None:
@@ -100,7 +99,7 @@ class SpanPatch:
             inherited = getattr(original, "__qualname__", "") != f"{owner.__qualname__}.{name}"
             gate = wrapt.FunctionWrapper(original, self._through(wrapper, original))
             setattr(owner, name, gate)
-            self._replacements.append(Replacement(owner, name, original, gate, inherited=inherited))
+            self._replacements.note(owner, name, original, inherited=inherited)
 
     def _through(self, wrapper: Any, original: Any) -> Callable[..., object]:
         call = as_async_call if inspect.iscoroutinefunction(inspect.unwrap(original)) else as_call

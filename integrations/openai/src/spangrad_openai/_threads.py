@@ -17,7 +17,7 @@ from opentelemetry import context
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 
 from spangrad.capture import current_scope
-from spangrad_openai._replacement import Replacement, undo_around
+from spangrad.plugins import Replacements
 
 _WRAPPED: tuple[tuple[type, str], ...] = (
     (threading.Thread, "start"),
@@ -34,34 +34,34 @@ class ThreadPatch:
     def __init__(self) -> None:
         self.state = "not attached"
         self._instrumentor: ThreadingInstrumentor | None = None
-        self._replacements: list[Replacement] = []
-        self._start: Replacement | None = None
+        self._active = False
+        self._start = Replacements()
+        self._instrumented = Replacements()
 
     def apply(self) -> None:
         """Switches it on."""
-        self._start = Replacement.make(threading.Thread, "start", self._carrying(threading.Thread.start))
+        # What lies under somebody else's wrapper since the last time is still ours and only has to wake up.
+        if (threading.Thread, "start") not in self._start:
+            self._start.make(threading.Thread, "start", self._carrying(threading.Thread.start))
+        self._active = True
         instrumentor = ThreadingInstrumentor()
         if instrumentor.is_instrumented_by_opentelemetry:
             self.state = "carried by the program's own instrumentation of threading"
             return
-        before = [(owner, name, vars(owner).get(name), getattr(owner, name)) for owner, name in _WRAPPED]
+        before = [(owner, name, vars(owner).get(name)) for owner, name in _WRAPPED]
         instrumentor.instrument()
-        self._replacements = [
-            Replacement(owner, name, own if own is not None else found, vars(owner)[name], inherited=own is None)
-            for owner, name, own, found in before
-        ]
+        for owner, name, own in before:
+            self._instrumented.note(owner, name, own, inherited=own is None)
         self._instrumentor = instrumentor
         self.state = "carried"
 
     def revert(self) -> None:
         """Switches it off if `apply` switched it on."""
         if self._instrumentor is not None:
-            undo_around(self._replacements, self._instrumentor.uninstrument)
-        if self._start is not None:
-            self._start.undo()
+            self._instrumented.undo_around(self._instrumentor.uninstrument)
+        self._active = False
+        self._start.undo()
         self._instrumentor = None
-        self._replacements = []
-        self._start = None
         self.state = "not attached"
 
     def _carrying(self, original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
@@ -72,7 +72,7 @@ class ThreadPatch:
 
         @functools.wraps(original)
         def start(thread: threading.Thread) -> None:
-            if self._start is not None and current_scope() is not None and not _runs_instrumented(thread):
+            if self._active and current_scope() is not None and not _runs_instrumented(thread):
                 _give_context(thread)
             original(thread)
 

@@ -1,6 +1,6 @@
 """What opentelemetry-instrumentation-openai does to a process that it must not do to an agent's.
 
-Seen from 0.53 to 0.62.4; each to be removed when upstream no longer does it.
+Seen from 0.61 to 0.62.4; each to be removed when upstream no longer does it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,30 @@ from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import Any, Final
 
+from spangrad.plugins import Replacements
 from spangrad_openai._call import current_call
-from spangrad_openai._replacement import Replacement
 
 _PACKAGE: Final = "opentelemetry.instrumentation.openai"
 _KEPT: Final = 256
 """Responses remembered at most, for those that are fetched again while they run in the background."""
 
 
-def work_around() -> list[Replacement]:
+def work_around(replacements: Replacements) -> None:
     """Replaces what it does; undo the replacements to have it back."""
-    made: list[Replacement] = []
     for part in ("chat", "completion", "embeddings"):
         module = importlib.import_module(f"{_PACKAGE}.shared.{part}_wrappers")
-        made += _replaced(module, "propagate_trace_context", _without_ours)
-        made += _replaced(module, "run_async", lambda _: _run_at_once)
+        _replace(replacements, module, "propagate_trace_context", _without_ours)
+        _replace(replacements, module, "run_async", lambda _: _run_at_once)
+        _replace(replacements, module, "model_as_dict", _quietly)
     responses = importlib.import_module(f"{_PACKAGE}.v1.responses_wrappers")
-    return made + _replaced(responses, "responses", _Recent)
+    _replace(replacements, responses, "responses", _Recent)
+    _replace(replacements, responses, "model_as_dict", _quietly)
 
 
-def _replaced(module: ModuleType, name: str, make: Callable[[Any], object]) -> list[Replacement]:
+def _replace(replacements: Replacements, module: ModuleType, name: str, make: Callable[[Any], object]) -> None:
     """Replaces the attribute by what `make` gives for it, where there is one."""
-    return [Replacement.make(module, name, make(vars(module)[name]))] if name in vars(module) else []
+    if name in vars(module):
+        replacements.make(module, name, make(vars(module)[name]))
 
 
 def _without_ours(original: Callable[..., None]) -> Callable[..., None]:
@@ -56,6 +58,16 @@ def _run_at_once(coroutine: Coroutine[object, None, object]) -> None:
     except StopIteration:
         return
     coroutine.close()
+
+
+def _quietly(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """It dumps parsed answers, of whose types openai's models do not know, and pydantic warns the program of that."""
+
+    def model_as_dict(model: Any) -> Any:
+        dump = getattr(model, "model_dump", None)
+        return original(model) if dump is None else dump(warnings=False)
+
+    return model_as_dict
 
 
 class _Recent(dict[Any, Any]):

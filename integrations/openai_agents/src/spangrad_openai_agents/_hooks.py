@@ -14,8 +14,7 @@ from agents.tracing.spans import NoOpSpan, SpanImpl
 
 from spangrad.capture import add_probe
 from spangrad.errors import PluginError
-from spangrad.plugins import SharedHooks
-from spangrad_openai._replacement import Replacement
+from spangrad.plugins import Replacements, SharedHooks
 from spangrad_openai_agents._http_clients import HTTPClients
 from spangrad_openai_agents._shape import installed
 from spangrad_openai_agents._vendor_export import VENDOR_EXPORT
@@ -30,7 +29,7 @@ class _Hooks:
 
     def __init__(self) -> None:
         self._active = False
-        self._replacements: list[Replacement] = []
+        self._replacements = Replacements()
         self._http_clients = HTTPClients()
         self._remove_probe: Callable[[], None] = lambda: None
 
@@ -40,16 +39,15 @@ class _Hooks:
         Raises:
             PluginError: another copy of this package got there first.
         """
-        # What lies under somebody else's wrapper since the last time is still ours and only has to wake up.
-        present = {(item.owner, item.name) for item in self._replacements}
         for owner, name, wrap in self._wanted():
-            if (owner, name) not in present:
+            # What lies under somebody else's wrapper since the last time is still ours and only has to wake up.
+            if (owner, name) not in self._replacements:
                 if hasattr(getattr(owner, name), _MARK):
                     raise PluginError(
                         f"{owner.__name__}.{name} is hooked already, by another copy of spangrad-openai-agents",
                         cure="Install it only once",
                     )
-                self._replacements.append(Replacement.make(owner, name, wrap(vars(owner)[name])))
+                self._replacements.make(owner, name, wrap(vars(owner)[name]))
         self._remove_probe = add_probe(WORK.site)
         self._active = True
 
@@ -57,9 +55,7 @@ class _Hooks:
         """Takes the hooks out; those that somebody wrapped in the meantime stay where they are and do nothing."""
         self._active = False
         self._remove_probe()
-        for item in reversed(self._replacements):
-            item.undo()
-        self._replacements = [item for item in self._replacements if vars(item.owner)[item.name] is not item.original]
+        self._replacements.undo()
 
     def describe(self) -> Mapping[str, str]:
         """See `OpenAIAgentsIntegration.describe`."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from spangrad import semconv
-
-GUARDRAIL_TRIGGERED: Final = "spangrad.guardrail.triggered"
-"""Whether a guardrail's tripwire was triggered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ def outcome_of(data: Any) -> Mapping[str, Any]:
     if kind == "handoff":
         return {semconv.HANDOFF_TARGET: data.to_agent}
     if kind == "guardrail":
-        return {GUARDRAIL_TRIGGERED: data.triggered}
+        return {semconv.GUARDRAIL_TRIGGERED: data.triggered}
     return {}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from types import ModuleType
 from typing import Any, Final
 
-from spangrad.errors import PluginError
+from spangrad.errors import OtherModuleError, PluginError
 
 _METHODS: Final = (
     ("agents.tracing.spans", "SpanImpl", "start", {"mark_as_current"}),
@@ -43,12 +44,10 @@ def check() -> None:
     """Compares the SDK with the shape the hooks rely on.
 
     Raises:
-        PluginError: it is not installed, the module `agents` is something else, or it has another shape.
+        OtherModuleError: the module `agents` is something else.
+        PluginError: it is not installed, or has another shape.
     """
-    try:
-        import_module("agents.tracing")
-    except ImportError as error:
-        raise _cannot_import(error) from error
+    _check_identity()
     for module, owner, name, arguments in _METHODS:
         _check_method(_member(module, owner), name, arguments)
     if not callable(_member("agents.models.openai_provider", "shared_http_client")):
@@ -57,6 +56,22 @@ def check() -> None:
         kind = _member("agents.tracing.span_data", owner)
         if not _takes(kind.__init__, fields) or not isinstance(vars(kind).get("type"), property):
             raise _changed(owner)
+
+
+def _check_identity() -> None:
+    """Of a program's own package, which may well have a module `tracing`, no more is imported than the program has imported."""
+    try:
+        found = import_module("agents")
+    except ImportError as error:
+        raise _cannot_import(error) from error
+    try:
+        found.Runner  # noqa: B018 - whether it can be read is the question
+    except AttributeError as error:
+        raise _another(found) from error
+    try:
+        import_module("agents.tracing")
+    except ImportError as error:
+        raise _cannot_import(error) from error
 
 
 def _member(module: str, name: str) -> Any:
@@ -95,10 +110,14 @@ def _cannot_import(error: ImportError) -> PluginError:
         return PluginError(f"openai-agents {installed()} cannot be imported: {error}", cure=cure())
     if error.name == "agents":
         return PluginError("openai-agents is not installed", cure=cure())
-    where = getattr(import_module("agents").__spec__, "origin", None) or "a folder without __init__.py"
-    return PluginError(
-        f"The module agents is not the OpenAI Agents SDK but another one ({where})",
-        cure=f"Give your own package another name than agents, or {cure()}",
+    return _another(import_module("agents"))
+
+
+def _another(found: ModuleType) -> OtherModuleError:
+    where = getattr(found, "__file__", None) or ", ".join(found.__path__)
+    return OtherModuleError(
+        f"The package agents found here is not the OpenAI Agents SDK ({where})",
+        cure="If your agent uses the SDK, give that package another name; if not, all is well",
     )
 
 

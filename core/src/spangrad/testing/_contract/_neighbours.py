@@ -6,7 +6,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from opentelemetry import trace
@@ -15,9 +15,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from spangrad.testing._contract._checks import ANSWER, QUESTION, SOLVER, ContractChecks, check_transitions
-from spangrad.testing._contract._expect import same
+from spangrad.testing._contract._expect import holds, same
 from spangrad.testing._contract._places import put_back
 from spangrad.testing._contract._stage import Stage
+
+_REQUEST: Final = "request"
+"""The program's own span around what it asks."""
 
 
 class NeighbourChecks(ContractChecks):
@@ -34,6 +37,7 @@ class NeighbourChecks(ContractChecks):
         listener, packages = _Listener(), ("openai", *self.packages)
         with put_back(packages), listener.instrumented(make):
             expected = await self._heard(stage, listener)
+        holds({name for name, _ in expected} > {_REQUEST}, f"{instrumentor} made no span even without the integration")
         with put_back(packages), ExitStack() as running:
             blocks = [listener.instrumented(make), self.attached()]
             for block in blocks if first == "program" else reversed(blocks):
@@ -62,7 +66,7 @@ class NeighbourChecks(ContractChecks):
         """Asks once inside a span of the program's. Returns the program's spans: names, and those of their parents."""
         listener.exporter.clear()
         solver = await self.solver(stage.endpoint)
-        with listener.provider.get_tracer("program").start_as_current_span("request"):
+        with listener.provider.get_tracer("program").start_as_current_span(_REQUEST):
             same(await self.ask(solver, self.ways[0], QUESTION), ANSWER, "The answer")
         return _names_and_parents(list(listener.exporter.get_finished_spans()))
 
@@ -88,6 +92,12 @@ class _Listener:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what an instrumentor's modules think of their own dependencies
             instrumentor.instrument(tracer_provider=self.provider)
+        # It looks for itself whether it supports what is installed, and where it does not, it only logs that and does nothing.
+        holds(
+            instrumentor.is_instrumented_by_opentelemetry,
+            f"{type(instrumentor).__name__} does nothing here, for it supports "
+            f"{' and '.join(instrumentor.instrumentation_dependencies())}: install the release of it that goes with what is tested",
+        )
         try:
             yield
         finally:
