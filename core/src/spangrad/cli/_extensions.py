@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import typer
 
+from spangrad.cli._algorithm_matrix import Part, algorithm_matrix
 from spangrad.cli._json_output import print_json
 from spangrad.cli._main import JsonOption, app
 
@@ -53,10 +54,7 @@ def doctor(as_json: JsonOption = False) -> None:
         }
         for row in loaded.backends
     }
-    algorithms: dict[str, list[str]] = {
-        "credit assigners": [row.name for row in loaded.credit_assigners],
-        "advantage estimators": [row.name for row in loaded.advantage_estimators],
-    }
+    algorithms = algorithm_matrix(loaded)
     broken = [row for row in loaded.report if row.state not in {PluginState.LOADED, PluginState.BLOCKED}]
     problems = [f"{row.distribution}: {row.state.value}, {row.reason} -> {row.cure}" for row in broken]
     if not backends:
@@ -67,12 +65,18 @@ def doctor(as_json: JsonOption = False) -> None:
         _print_table("machine", machine)
         for name, table in backends.items():
             _print_table(f"backend {name}", table)
-        _print_table("algorithms", algorithms)
+        for kind, parts in algorithms.items():
+            _print_table(kind, {name: _in_a_line(part) for name, part in parts.items()})
         for problem in problems:
             typer.echo(f"problem: {problem}")
         typer.echo("Everything found can be used." if not problems else f"{len(problems)} problem(s) found.")
     if problems:
         sys.exit(1)
+
+
+def _in_a_line(part: Part) -> str:
+    said = [f"{key}: {', '.join(values)}" for key, values in part.items() if values]
+    return "; ".join(said) or "needs nothing, takes no options"
 
 
 def _print_table(title: str, table: Mapping[str, object]) -> None:

@@ -24,6 +24,16 @@ class CreditNeeds:
     own_groups: bool = False
     """It compares calls within groups finer than a task, which an estimator that compares the whole batch would undo."""
 
+    def in_words(self) -> tuple[str, ...]:
+        """One phrase per need; empty for an assigner that takes anything."""
+        phrases = {
+            "states of calls, or equal prompts": self.states,
+            "scores of states": self.scores,
+            "agents known by name": self.agents,
+            "an estimator that compares within groups": self.own_groups,
+        }
+        return tuple(phrase for phrase, needed in phrases.items() if needed)
+
 
 class CreditAssigner(Protocol):
     """Says what each transition earned and with which others it is compared.
