@@ -50,7 +50,7 @@ lint: $(BIN)/.installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for folder in examples/*/; do MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
+	for folder in examples/*/ benchmarks/credit/; do MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
 
 clean:
 	rm -rf $(VENV) .nox build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -162,7 +162,7 @@ def types(session: nox.Session) -> None:
     session.install("--group", "pyproject.toml:lint", "--group", "pyproject.toml:automation")
     session.run("mypy")
     for folder in sorted(
-        {path.parent for path in ROOT.glob("examples/*/*.py")}
+        {path.parent for pattern in ("examples/*/*.py", "benchmarks/*/*.py") for path in ROOT.glob(pattern)}
     ):  # each has modules of its own: agent, tasks
         session.run("mypy", str(folder), env={"MYPYPATH": str(folder)})
 
