@@ -279,7 +279,8 @@ def integration(session: nox.Session, name: str, bound: str) -> None:
     session.run("pip", "freeze", "--exclude-editable")  # the row of the package's table
     session.run("spangrad", "plugins", env={"SPANGRAD_PLUGINS": next(iter(package.entry_points))})
     report = Path(session.create_tmp()).resolve() / "tests.xml"
-    session.run("pytest", f"{package.path}/tests", f"--junit-xml={report}", *session.posargs)
+    if session.run("pytest", f"{package.path}/tests", f"--junit-xml={report}", *session.posargs) is None:
+        return  # nox is to install only
     cases = ET.parse(report).iter("testcase")  # noqa: S314 - pytest wrote it just now
     skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
     if skipped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,11 +12,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from openai import AuthenticationError, OpenAI
 from tests.conftest import Project
 
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 PROGRAM = """\
 import spangrad
 from openai import OpenAI
@@ -91,6 +94,15 @@ def test_a_program_finds_it_by_the_lines_it_prints_and_its_rollouts_are_recorded
     assert (row["rollout_id"], row["phase"], row["status"]) == (rollout, "collect", "succeeded")
     (attempt,) = project.json("explain", rollout)["attempts"]
     assert [call["model"] for call in attempt["calls"]] == ["policy"]
+
+
+def test_the_program_of_the_readme_works_word_for_word(project: Project) -> None:
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "spangrad" in block]
+    with serving(project, "--backend", "scripted", lines=2) as gateway:
+        program(project, code, shell=gateway.said)
+
+    (row,) = project.json("rollouts")["rollouts"]
+    assert (row["rollout_id"].rpartition("-")[0], row["status"]) == ("sums-1", "succeeded")
 
 
 def test_json_names_url_key_and_run_and_a_train_toml_gives_the_model(project: Project) -> None:

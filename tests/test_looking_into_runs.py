@@ -54,6 +54,16 @@ class TestWhichRun:
         assert "demo-evaluation/spangrad.db" in error, "a run that cannot be read is named"
         assert "--run" in error
 
+    def test_a_run_that_lacks_the_rollout_is_named_with_how_to_look_in_the_others(
+        self, trained_project: Project
+    ) -> None:
+        (trained_project.path / "runs/demo").rename(trained_project.path / "runs/my demo")
+
+        assert fail(trained_project, "explain", "train-9", "--run", "runs/my demo") == (
+            "error: runs/my demo has no rollout 'train-9'\n"
+            "  -> Leave --run out to look in all runs, or see which it has: spangrad rollouts --run 'runs/my demo'\n"
+        )
+
     def test_a_phase_that_is_none_lists_those_there_are(self, trained_project: Project) -> None:
         assert "There is no phase 'trian'\n  -> Name one of collect, evaluate, train" in fail(
             trained_project, "rollouts", "--phase", "trian"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from tests.conftest import Project
@@ -75,6 +78,31 @@ def test_without_json_what_an_agent_prints_stays_where_it_was(noisy: Project) ->
 
     assert "agent prints\n" in done.stdout
     assert "agent starts a program\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("shell", "status", "said"),
+    [
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">/dev/full", 1, "error: Standard output cannot be written: No space left on device\n"),
+    ],
+)
+def test_an_output_that_takes_nothing_is_said_where_that_can_be(
+    trained_project: Project, shell: str, status: int, said: str
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m spangrad rollouts --json {shell}"],
+        cwd=trained_project.path,
+        env={**os.environ, "PYTHONPATH": str(trained_project.path / "plugin")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (status, said)
 
 
 @pytest.mark.parametrize("agent", ["shares the loop", "has its own loop", "keeps its clients"])

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from tests.conftest import Project
+
+FORKING = """
+    import os
+    import signal
+
+    if not os.path.exists("left"):
+        if (child := os.fork()) == 0:
+            signal.pause()
+        open("left", "w").write(str(child))
+"""
 
 
 def wait_for(lines: Iterator[str], part: str) -> None:
@@ -128,6 +140,40 @@ class TestMissingParts:
         assert "whether settings have changed is not known" in done.stderr
         assert json.loads((trained_project.path / "runs/demo/config.json").read_text())["seed"] == 5
 
+    def test_a_run_without_its_settings_that_cannot_be_served_is_left_as_it_was(self, trained_project: Project) -> None:
+        (trained_project.path / "runs/demo/config.json").unlink()
+
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            error = fail(trained_project, "--set", "training.steps=5", "--port", str(server.getsockname()[1]))
+
+        assert "is in use" in error
+        assert (trained_project.path / "runs/demo/checkpoints/step-00004").is_dir()
+        assert trained_project.json("rollouts", "--run", "runs/demo")["rollouts"]
+
+    def test_what_was_not_measured_before_training_is_not_measured_afterwards_and_called_before(
+        self, trained_project: Project
+    ) -> None:
+        extra = 'tasks.heldout={ bigger = "agent:heldout", smaller = "agent:train" }'
+        assert "does not say how the model did on smaller before it was trained" in fail(
+            trained_project, "--set", extra, "--set", "training.steps=5"
+        )
+        (trained_project.path / "runs/demo/metrics.jsonl").unlink()
+        assert "does not say how the model did on bigger before it was trained" in fail(
+            trained_project, "--set", "training.steps=5"
+        )
+
+        done = trained_project.run(
+            "train", "train.toml", "--resume", "--set", "training.steps=5", "--set", "tasks.heldout={}"
+        )
+
+        assert done.returncode == 0, done.stderr
+
+    @pytest.mark.parametrize("file", ["checkpoints/step-00004/state.json", "spangrad.db"])
+    def test_a_damaged_file_is_named(self, trained_project: Project, file: str) -> None:
+        (trained_project.path / "runs/demo" / file).write_text('{"step": "x"}' * 100)
+
+        assert file.rpartition("/")[2] in fail(trained_project, "--set", "training.steps=5")
+
 
 class TestTwoProcesses:
     def test_the_second_on_one_run_is_refused_until_the_first_is_dead_however_it_died(self, project: Project) -> None:
@@ -139,6 +185,20 @@ class TestTwoProcesses:
 
         assert done.returncode == 0, done.stderr
         assert project.json("rollouts", "--limit", "1")["rollouts"]
+
+    def test_a_process_that_an_agent_forked_and_left_behind_does_not_hold_the_run(self, project: Project) -> None:
+        project.edit("    global CLIENT\n", f"    global CLIENT\n{FORKING}", file="agent.py")
+        with training(project, "--set", "training.checkpoint_every=1", until="step 2 learning"):
+            pass
+        left = int((project.path / "left").read_text())
+        try:
+            done = project.run("train", "train.toml", "--resume", "--set", "training.steps=0")
+            os.kill(left, 0)  # it is still there
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+        assert "has done" in done.stderr, "the run was looked into"
+        assert "in use" not in done.stderr
 
     def test_new_runs_get_folders_of_their_own_side_by_side(self, project: Project) -> None:
         with training(project, until="step 1 learning"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,22 @@ def test_settings_that_cannot_be_kept_are_said_before_anything_runs(trained_proj
     error = fail(trained_project, "train", "train.toml", "--resume")
 
     assert error.startswith("error: runs/demo/config.json cannot be written: Is a directory")
+
+
+def test_a_new_run_whose_first_files_cannot_be_written_leaves_no_folder(project: Project) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 0; exec {sys.executable} -m spangrad train train.toml"],
+        cwd=project.path,
+        env={**os.environ, "PYTHONPATH": str(project.path / "plugin"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: runs/demo/lock cannot be written: File too large")
+    assert list((project.path / "runs").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["evaluation.json", "answers.jsonl"])

@@ -178,6 +178,10 @@ def test_a_wrong_override_is_blamed_and_not_the_file(config_file: Path, value: s
     assert problem.startswith(f"  --set training.steps={value}: training.steps: Input should be")
 
 
+def test_an_override_of_a_table_that_is_not_in_the_file_is_blamed_alone(config_file: Path) -> None:
+    assert problems_of(config_file, "nosuch.x=1") == ["--set nosuch.x=1: nosuch: unknown key"]
+
+
 def test_an_override_that_contradicts_the_file_is_named_beside_it(config_file: Path) -> None:
     (problem,) = problems_of(config_file, "agent.command=python agent.py")
 

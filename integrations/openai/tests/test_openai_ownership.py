@@ -186,6 +186,14 @@ def test_threads_whose_class_overrides_run(server: RecordingServer) -> None:
     assert_each_owns_its_calls(server)
 
 
+@pytest.mark.usefixtures("attached")
+def test_a_thread_that_was_on_its_way_when_the_integration_was_attached_runs() -> None:
+    ran: list[str] = []
+    threading.Thread(target=ran.append, args=("yes",)).run()  # nothing of ours saw its start
+
+    assert ran == ["yes"]
+
+
 def test_synchronous_streams_and_stream_helpers(server: RecordingServer) -> None:
     with OpenAI(base_url=f"{server.url}/v1", api_key="mine") as client:
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spangrad.cli._json_output import print_json
 from spangrad.cli._main import DEFAULT_RUNS, JsonOption, RunOption, app
+from spangrad.cli._reward_text import reward_text
 from spangrad.errors import CheckpointError, ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def rollouts(
         if not records and phase is not None:
             _check_phase(phase, store)
         rewards = {(r.rollout_id, r.attempt): store.rewards(r.rollout_id, r.attempt) for r in records}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "rollout_id": record.rollout_id,
             "attempt": record.attempt,
@@ -51,8 +53,9 @@ def rollouts(
         print_json({"rollouts": rows})
         return
     for row in rows:
-        reward = "-" if row["reward"] is None else f"{row['reward']:.3f}"
-        typer.echo(f"{row['rollout_id']}  {row['status']}  reward {reward}  {row['error']}".rstrip())
+        typer.echo(
+            f"{row['rollout_id']}  {row['status']}  reward {reward_text(row['reward'])}  {row['error']}".rstrip()
+        )
 
 
 @app.command()
@@ -69,6 +72,12 @@ def explain(
 
     chosen = _run_with(rollout) if run is None else run
     with closing(_opened(chosen)) as store:
+        if store.rollout(rollout) is None:
+            raise StoreError(
+                f"{chosen} has no rollout {rollout!r}",
+                cure="Leave --run out to look in all runs, or see which it has: "
+                + shlex.join(["spangrad", "rollouts", "--run", str(chosen)]),
+            )
         explanation = explained(store, rollout, decode=_decoder(chosen))
     if as_json:
         print_json(explanation.to_json())

@@ -10,7 +10,10 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final, TextIO
+
+from spangrad.errors import SpangradError
 
 _STDOUT: Final = 1
 _reserved: list[TextIO] = []
@@ -26,14 +29,25 @@ def reserve_stdout(as_json: bool) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """One JSON document on standard output.
+
+    Raises:
+        SpangradError: standard output takes nothing, such as a file on a full disk.
+    """
     out = _reserved[-1] if _reserved else sys.stdout
-    out.write(json.dumps(value, indent=2) + "\n")
-    out.flush()
+    try:
+        out.write(json.dumps(value, indent=2) + "\n")
+        out.flush()
+    except BrokenPipeError:  # whoever was reading has seen enough
+        raise
+    except OSError as error:
+        raise SpangradError(f"Standard output cannot be written: {error.strerror or error}") from error
 
 
 def _taken() -> TextIO:
     """A stream of its own to where standard output leads; what writes to descriptor 1, in C or a child, gets standard error."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+        return sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
     sys.stdout.flush()
     try:
         if sys.stdout.fileno() != _STDOUT:

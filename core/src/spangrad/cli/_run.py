@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,11 +28,15 @@ from spangrad.cli._options import (
     configured,
     policy_options,
 )
+from spangrad.cli._reward_text import reward_text
 from spangrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from spangrad.rollouts import Task
     from spangrad.training import LoadedConfig, RehearsedRollout
+
+SHOWN = 80
+"""Characters of a wrong option that are repeated to the user."""
 
 AgentArgument = Annotated[
     list[str] | None,
@@ -141,8 +146,12 @@ def _json(text: str) -> Any:
         return parsed(text)
     except ValueError as error:
         raise ConfigError(
-            f"--task {text!r} is not JSON: {error}", cure="Quote it for the shell: '{\"a\": 1}'"
+            f"--task {_shortened(text)!r} is not JSON: {error}", cure="Quote it for the shell: '{\"a\": 1}'"
         ) from error
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _show(rows: list[RehearsedRollout], folder: Path) -> None:
@@ -150,9 +159,9 @@ def _show(rows: list[RehearsedRollout], folder: Path) -> None:
         output = rows[0].output
         typer.echo(output if isinstance(output, str) else json.dumps(output))
     for row in rows:
-        reward = "-" if row.reward is None else f"{row.reward:.3f}"
         typer.echo(
-            f"{row.rollout_id}  {row.status.value}  reward {reward}  calls {row.calls}  transitions {row.transitions}"
+            f"{row.rollout_id}  {row.status.value}  reward {reward_text(row.reward)}  calls {row.calls}  "
+            f"transitions {row.transitions}"
         )
         if any(row.agents):
             typer.echo(f"  agents: {' -> '.join(agent or '?' for agent in row.agents)}")
@@ -160,4 +169,5 @@ def _show(rows: list[RehearsedRollout], folder: Path) -> None:
             typer.echo(f"  left out: {count} ({reason})")
         if row.error and row.failed:
             typer.echo(f"  {row.error}")
-    typer.echo(f"Recorded in {folder}; look closer with: spangrad explain {rows[0].rollout_id} --run {folder}")
+    command = shlex.join(["spangrad", "explain", rows[0].rollout_id, "--run", str(folder)])
+    typer.echo(f"Recorded in {folder}; look closer with: {command}")

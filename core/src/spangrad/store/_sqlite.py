@@ -36,7 +36,7 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
     ),
     sqlite3.SQLITE_CANTOPEN: (
         "the file cannot be opened",
-        "Its folder must exist and be writable, since SQLite keeps two more files beside it: check `ls -ld {folder}`",
+        "You must be able to read it, and to write in its folder, where SQLite keeps more: check `ls -ld {folder} {path}`",
     ),
     sqlite3.SQLITE_CONSTRAINT: (
         "it breaks a rule of the table",

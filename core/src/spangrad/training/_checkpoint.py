@@ -9,6 +9,7 @@ from typing import Any
 
 from spangrad.backend import Learner
 from spangrad.errors import CheckpointError
+from spangrad.training._run_file import read_record
 from spangrad.training._run_folder import RunFolder
 
 STATE = "state.json"
@@ -55,10 +56,10 @@ def read_state(checkpoint: Path, identity: dict[str, Any]) -> RunState:
         CheckpointError: damaged, or made with other tasks or settings.
     """
     try:
-        state = RunState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        state = read_record(checkpoint / STATE, RunState)
+    except ValueError as error:
         raise CheckpointError(
-            f"The checkpoint {checkpoint} is damaged: {error}", cure="Start the run afresh"
+            f"The checkpoint {checkpoint} is damaged: {STATE}: {error}", cure="Start a new run without --resume"
         ) from error
     changed = sorted(key for key in identity if identity[key] != state.identity.get(key))
     if changed:

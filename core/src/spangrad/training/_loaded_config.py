@@ -38,7 +38,7 @@ class LoadedConfig:
         line = line_of(self.lines, key)
         place = f"{self.path.name}, line {line}" if line else self.path.name
         inside = [f"--set {override}" for path, override in self.overridden.items() if path[: len(names)] == names]
-        return " with ".join([place, *inside])
+        return " with ".join([place, *inside] if line or not inside else inside)
 
     def problems(self, error: ValidationError, *, within: Sequence[str] = ()) -> list[str]:
         """One line of text per problem pydantic found, each naming file, line and key."""

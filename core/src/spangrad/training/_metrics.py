@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from spangrad.errors import RunFolderError
 from spangrad.training._run_file import write_whole, writing
 
 
@@ -44,20 +45,29 @@ class MetricsFile:
         """Drops records of steps after `step`, which a resumed run will write again.
 
         Raises:
-            RunFolderError: the file cannot be written; it is as it was.
+            RunFolderError: the file cannot be read or written; it is as it was.
         """
         kept = [line for line in self._lines() if _step(line) <= step]
         write_whole(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> list[dict[str, Any]]:
-        """All records, oldest first."""
+        """All records, oldest first; what is no record is passed over.
+
+        Raises:
+            RunFolderError: the file cannot be read.
+        """
         return [json.loads(line) for line in self._lines()]
 
     def _lines(self) -> list[str]:
         if not self.path.exists():
             return []
-        lines = self.path.read_text(encoding="utf-8").split("\n")
-        return [line for line in lines if _whole(line)]
+        try:
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot be read: {error.strerror or error}", cure="Make it a readable file, or put it back"
+            ) from error
+        return [line for line in text.split("\n") if _whole(line)]
 
 
 def _step(line: str) -> int:
@@ -66,12 +76,12 @@ def _step(line: str) -> int:
 
 
 def _whole(line: str) -> bool:
-    """False for the torn last line of a process that was killed while writing."""
+    """False for the torn last line of a process that was killed while writing, and for whatever else is no record."""
     try:
-        json.loads(line)
-    except ValueError:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
         return False
-    return True
+    return isinstance(record, dict) and "kind" in record
 
 
 def _finite(value: Any) -> Any:

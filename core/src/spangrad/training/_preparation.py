@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,22 +155,38 @@ def _checked_options(loaded: LoadedConfig, factory: BackendFactory, problems: li
 def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) -> LightningRL:
     table = loaded.config.algorithm
     estimator, weighting = table.estimator, table.weighting
-    algorithm = LightningRL(
-        credit=credit_assigner(table.credit, plugins, loaded.folder),
-        estimator=configured(
+    with _blamed_on(loaded, "algorithm", "credit"):
+        assigner = credit_assigner(table.credit, plugins, loaded.folder)
+    with _blamed_on(loaded, "algorithm", "estimator"):
+        comparison = configured(
             "advantage estimator", estimator.name, plugins.advantage_estimators.get(estimator.name), estimator.options
-        ),
-        weighting=configured(
+        )
+    with _blamed_on(loaded, "algorithm", "weighting"):
+        weights = configured(
             "weighting", weighting.name, partial(Weighting, cast("WeightingName", weighting.name)), weighting.options
-        ),
+        )
+    algorithm = LightningRL(
+        credit=assigner,
+        estimator=comparison,
+        weighting=weights,
         grouping=Grouping(table.per_agent, table.statistics),
         component_weights=RewardWeights(loaded.config.rewards.weights),
     )
-    algorithm.check(
-        rollouts_per_task=loaded.config.training.rollouts_per_task,
-        estimator_levels=factory.capabilities.estimator_levels,
-    )
+    with _blamed_on(loaded, "algorithm", "estimator"):
+        algorithm.check(
+            rollouts_per_task=loaded.config.training.rollouts_per_task,
+            estimator_levels=factory.capabilities.estimator_levels,
+        )
     return algorithm
+
+
+@contextmanager
+def _blamed_on(loaded: LoadedConfig, *key: str) -> Iterator[None]:
+    """Errors of the block name the setting and its place."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{loaded.where(*key)}: {'.'.join(key)}: {error.what}", cure=error.cure) from error
 
 
 def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[str, Any], tasks: int) -> list[str]:

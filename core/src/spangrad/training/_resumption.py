@@ -7,6 +7,7 @@ from typing import Any
 
 from spangrad.errors import CheckpointError
 from spangrad.training._checkpoint import read_state
+from spangrad.training._metrics import MetricsFile
 from spangrad.training._preparation import Preparation
 from spangrad.training._run_folder import RunFolder
 
@@ -37,7 +38,8 @@ def _missing_parts(folder: RunFolder, preparation: Preparation) -> Iterator[str]
                 f"The run {folder.path} was finished, and its checkpoint is gone: there is nothing to go on from",
                 cure="Put its checkpoints/ back, or start a new run without --resume",
             )
-        yield f"{folder.path} has no checkpoint: it begins again, with the finished rollouts it can use"
+        kept = ", with the finished rollouts it can use" if folder.store.exists() else ""
+        yield f"{folder.path} has no checkpoint: it begins again{kept}"
         return
     step, checkpoint = found
     state = read_state(checkpoint, preparation.identity())
@@ -47,8 +49,26 @@ def _missing_parts(folder: RunFolder, preparation: Preparation) -> Iterator[str]
             f"The run has done {state.step} training steps already, more than training.steps = {steps}",
             cure=f"Set training.steps to {state.step} or more, or start a new run without --resume",
         )
-    if not folder.store.is_file():
+    _check_measured_before(folder, preparation, state.step)
+    if not folder.store.exists():
         yield f"{folder.store} is gone: a new one is begun, and what came before step {step + 1} cannot be explained any more"
+
+
+def _check_measured_before(folder: RunFolder, preparation: Preparation, step: int) -> None:
+    """Refuses a held-out set that was not measured before training: what is there now to measure has been trained.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    records = MetricsFile(folder.metrics).read() if step else []
+    known = {r.get("heldout") for r in records if r["kind"] == "evaluation" and r.get("step") == 0}
+    unknown = [name for name in preparation.heldout if name not in known] if step else []
+    if unknown:
+        raise CheckpointError(
+            f"{folder.metrics} does not say how the model did on {', '.join(unknown)} before it was trained, "
+            f"and after {step} training steps that cannot be measured any more",
+            cure="Put the file back, or go on without: remove these held-out sets, and measure with `spangrad eval` at the end",
+        )
 
 
 def _changes(folder: RunFolder, preparation: Preparation) -> Iterator[str]:

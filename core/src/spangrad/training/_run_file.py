@@ -1,4 +1,4 @@
-"""Writing the files of a run: whole or not at all, and with an error that says which file and why."""
+"""The files of a run: written whole or not at all, read back and checked, with errors that say which file and why."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from spangrad.errors import RunFolderError, SpangradError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -43,3 +48,19 @@ def write_whole(path: Path, text: str) -> None:
             with suppress(OSError):
                 partial.unlink()
             raise
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    """The dataclass that a JSON file holds.
+
+    Raises:
+        ValueError: the file cannot be read or holds something else; the message is the end of a sentence.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{where}{first['msg']}") from error
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error

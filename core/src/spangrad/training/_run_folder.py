@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from spangrad.errors import CheckpointError, ConfigError
-from spangrad.training._run_file import write_whole
+from spangrad.training._run_file import read_record, write_whole
 from spangrad.training._run_lock import locked
 
 _STEP = re.compile(r"step-(\d+)")
@@ -47,6 +47,8 @@ class RunFolder:
     """Paths inside a run's folder."""
 
     path: Path
+    new: bool = False
+    """It was made for a run that is about to start, and goes again if that cannot."""
 
     @property
     def config(self) -> Path:
@@ -67,8 +69,8 @@ class RunFolder:
             CheckpointError: the folder does not say.
         """
         try:
-            return RunSettings(**json.loads(self.config.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            return read_record(self.config, RunSettings)
+        except ValueError as error:
             raise CheckpointError(f"{self.config} does not hold a run's settings: {error}") from error
 
     @property
@@ -108,10 +110,18 @@ class RunFolder:
         return locked(self.lock)
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
-        """Step and folder of the newest whole checkpoint."""
-        if not self.checkpoints.is_dir():
-            return None
-        steps = ((_STEP.fullmatch(entry.name), entry) for entry in self.checkpoints.iterdir())
+        """Step and folder of the newest whole checkpoint.
+
+        Raises:
+            CheckpointError: the folder that holds them cannot be looked into.
+        """
+        try:
+            entries = list(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else []
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.checkpoints} cannot be read: {error.strerror or error}", cure="Make it readable for you"
+            ) from error
+        steps = ((_STEP.fullmatch(entry.name), entry) for entry in entries)
         whole = [(int(match[1]), entry) for match, entry in steps if match]
         return max(whole, default=None)
 
@@ -150,24 +160,44 @@ def new_run_folder(root: Path, name: str) -> RunFolder:
             number += 1
         except OSError as error:
             raise ConfigError(
-                f"The run's folder {path} cannot be made: {error}", cure="Choose another with --runs"
+                f"The run's folder {path} cannot be made: {error.strerror or error}", cure="Choose another with --runs"
             ) from error
         else:
-            return RunFolder(path)
+            return RunFolder(path, new=True)
 
 
 def run_folders(root: Path) -> list[RunFolder]:
-    """The runs of any name, the one that was worked on last first.
+    """The runs of any name, the one that was worked on last first; folders that may not be looked into are left out.
 
     Raises:
         ConfigError: there is none.
     """
-    runs = [RunFolder(path) for path in root.glob("*") if RunFolder(path).store.is_file()]
-    if not runs:
+    dated = [(date, path) for path in _entries(root) if (date := _last_work(RunFolder(path))) is not None]
+    if not dated:
         raise ConfigError(
             f"There is no run under {root}", cure="Name one with --run, or make one with `spangrad train`"
         )
-    return sorted(runs, key=lambda run: run.store.stat().st_mtime, reverse=True)
+    return [RunFolder(path) for _, path in sorted(dated, reverse=True)]
+
+
+def _entries(root: Path) -> list[Path]:
+    try:
+        return list(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"{root} cannot be read: {error.strerror or error}",
+            cure="Make it readable for you, or name a run with --run",
+        ) from error
+
+
+def _last_work(run: RunFolder) -> float | None:
+    """When the store was written last; None where there is none to be seen."""
+    try:
+        return run.store.stat().st_mtime if run.store.is_file() else None
+    except OSError:
+        return None
 
 
 def resumed_run_folder(root: Path, name: str) -> RunFolder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from spangrad.backend import Backend
@@ -73,19 +73,19 @@ async def open_serving(
     try:
         engine = _engine(preparation, backend)
         folder = open_folder()
-        with folder.in_use():
-            new, started = not folder.config.exists(), False
-            folder.write_settings(preparation.settings())
-            store = open_store(folder.store)
-            try:
-                store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
-                with _gateway(preparation, engine, store, listening) as gateway:
-                    started = True
-                    yield Serving(folder, backend, engine, store, gateway)
-            finally:
-                store.close()
-                if new and not started:
-                    shutil.rmtree(folder.path, ignore_errors=True)
+        with ExitStack() as undo:
+            if folder.new:  # never an older run's, whatever it lacks
+                undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            with folder.in_use():
+                folder.write_settings(preparation.settings())
+                store = open_store(folder.store)
+                try:
+                    store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
+                    with _gateway(preparation, engine, store, listening) as gateway:
+                        undo.pop_all()
+                        yield Serving(folder, backend, engine, store, gateway)
+                finally:
+                    store.close()
     finally:
         await backend.close()
 

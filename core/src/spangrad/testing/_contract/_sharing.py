@@ -6,9 +6,9 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from spangrad import semconv
 from spangrad.testing._contract._checks import ANSWER, QUESTION, SOLVER, ContractChecks, check_transitions, needs
@@ -21,6 +21,7 @@ ROLLOUTS: Final = tuple(f"rollout-{number}" for number in range(8))
 _ROUNDS: Final = 2
 
 Asking = Callable[[str], Awaitable[str]]
+Result = TypeVar("Result")
 
 
 class SharingChecks(ContractChecks):
@@ -84,7 +85,7 @@ class SharingChecks(ContractChecks):
                 async with stage.rollout(ROLLOUTS[number]):
                     return await self.ask(solver, self.ways[0], str(number))
 
-            answers = await asyncio.gather(*(one(number) for number in range(len(ROLLOUTS))))
+            answers = await _side_by_side(one(number) for number in range(len(ROLLOUTS)))
         same(answers, [f"done {number}" for number in range(len(ROLLOUTS))], "The answers")
         for number, rollout in enumerate(ROLLOUTS):
             same(stage.agents(rollout), [SOLVER] * 2, f"The agents of the calls of {rollout}")
@@ -109,7 +110,7 @@ class SharingChecks(ContractChecks):
                     question = f"{rollout} asks {number}"
                     same(await ask(question), f"You said: {question}", "The answer")
 
-        await asyncio.gather(*(one(rollout) for rollout in ROLLOUTS))
+        await _side_by_side(one(rollout) for rollout in ROLLOUTS)
         same(stage.questions(None), [], "The calls of nobody")
         for rollout in ROLLOUTS:
             same(stage.questions(rollout), [f"{rollout} asks {n}" for n in range(_ROUNDS)], f"The calls of {rollout}")
@@ -117,6 +118,20 @@ class SharingChecks(ContractChecks):
             check_transitions(stage, rollout, calls=_ROUNDS)
             self.check_solver_tree(stage, rollout, way=way, times=_ROUNDS)
         same(stage.spans(None), [], "Spans that do not say whose they are")
+
+
+async def _side_by_side(parts: Iterable[Awaitable[Result]]) -> list[Result]:
+    """What all of them give.
+
+    Waits for all of them also where one raises: what a failing test left at work would trouble the tests after it.
+    """
+    ended = await asyncio.gather(*parts, return_exceptions=True)
+    results: list[Result] = []
+    for result in ended:
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
 
 
 async def _in_raw_thread(ask: Callable[[str], str], question: str) -> str:
