@@ -6,16 +6,19 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
 
+from spangrad.rollouts.rules import OPTIONS
 from spangrad.training import TrainConfig, load_config
-from spangrad.training._config import JudgeTable
+from spangrad.training._config import JudgeTable, RuleTable
 from spangrad_torch import TorchOptions
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+REWARDS = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -31,6 +34,7 @@ def documented(table: str) -> set[str]:
 def tables() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "`[torch]`", TorchOptions
     yield "`[rewards.judge]`", JudgeTable
+    yield "`[[rewards.rules]]`", RuleTable
     for name, field in TrainConfig.model_fields.items():
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for candidate in candidates:
@@ -51,6 +55,16 @@ def test_the_top_level_settings_are_documented() -> None:
     named = {heading.strip("`[]") for heading, _ in tables()}
 
     assert documented("Top level") == set(TrainConfig.model_fields) - named
+
+
+def test_every_condition_of_a_rule_is_documented_with_its_options() -> None:
+    section = REWARDS.partition("## Rules over spans")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", section, flags=re.MULTILINE)
+
+    assert {when: set(re.findall(r"`(\w+)`", options)) for when, options in rows if when != "when"} == {
+        when: set(options) for when, options in OPTIONS.items()
+    }
+    assert set(OPTIONS) == set(get_args(RuleTable.model_fields["when"].annotation))
 
 
 def test_the_readmes_train_toml_is_valid(tmp_path: Path) -> None:

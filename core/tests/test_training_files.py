@@ -256,7 +256,24 @@ class TestTomlPositions:
 
         lines = key_lines(text)
 
-        assert lines == {("a",): 1, ("b",): 2, ("b", "c", "d"): 3, ("b", "e f"): 7, ("g",): 8, ("g", "h"): 9}
+        assert lines == {
+            ("a",): 1,
+            ("b",): 2,
+            ("b", "c", "d"): 3,
+            ("b", "e f"): 7,
+            ("g",): 8,
+            ("g", "0"): 8,
+            ("g", "0", "h"): 9,
+        }
+
+    def test_elements_of_an_array_of_tables_and_what_is_in_them_go_by_their_number(self) -> None:
+        text = "[[a.b]]\nc = 1\n[[a.b]]\nc = 2\n[a.b.d]\ne = 1\n[[a.b.f]]\ng = 1\n[h]\nc = 3\n"
+        lines = key_lines(text)
+
+        assert [line_of(lines, ("a", "b", number, "c")) for number in (0, 1)] == [2, 4]
+        assert [line_of(lines, ("a", "b", 1, *rest)) for rest in (("d", "e"), ("f", 0, "g"), ("unknown",))] == [6, 8, 3]
+        assert line_of(lines, ("a", "b")) == 1
+        assert line_of(lines, ("h", "c")) == 10
 
     def test_a_key_without_a_line_has_its_tables(self) -> None:
         assert line_of({("b",): 2}, ("b", "missing", 0)) == 2

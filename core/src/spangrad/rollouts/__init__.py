@@ -5,6 +5,7 @@ from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._json_data import problem_of
 from spangrad.rollouts._judges import Judges
 from spangrad.rollouts._loading import is_async, load_function
+from spangrad.rollouts._rule_rewards import work_of
 from spangrad.rollouts._runner import Runner
 from spangrad.rollouts._scoring import RewardFunction, load_reward
 from spangrad.rollouts._task import Task
@@ -25,4 +26,5 @@ __all__ = [
     "load_function",
     "load_reward",
     "problem_of",
+    "work_of",
 ]

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spangrad.capture import (
@@ -28,7 +28,9 @@ from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._judges import Judged, Judges
 from spangrad.rollouts._lanes import Lanes, Outcome
 from spangrad.rollouts._process_environment import without_proxy
+from spangrad.rollouts._rule_rewards import rule_rewards
 from spangrad.rollouts.judging import FinishedRollout
+from spangrad.rollouts.rules import Derived
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store
 
 
@@ -41,6 +43,8 @@ class _Ending:
     output: Any = None
     judged: tuple[Judged, ...] = ()
     """Rewards that came of the output."""
+    derived: Derived = field(default_factory=Derived)
+    """Rewards of calls that rules gave."""
 
 
 @dataclass(frozen=True)
@@ -102,18 +106,25 @@ class AttemptRunner:
         if tally.calls == 0:
             what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
             return _Ending(RolloutStatus.NO_CALL, what, outcome.value)
-        return await self._judged(finished_rollout(job, scope.attempt, outcome.value), scope, given)
+        return await self._judged(job, finished_rollout(job, scope.attempt, outcome.value), scope, given)
 
-    async def _judged(self, rollout: FinishedRollout, scope: RolloutScope, given: RewardList) -> _Ending:
+    async def _judged(
+        self, job: RolloutJob, rollout: FinishedRollout, scope: RolloutScope, given: RewardList
+    ) -> _Ending:
         """How an attempt ends whose agent ended by itself; one that the group's judge has still to see goes on running."""
         judged: tuple[Judged, ...] = ()
+        derived = Derived()
+        rules = () if job.phase == "evaluate" else self.judges.rules  # what is measured is the task, not the way there
         try:
+            derived = await rule_rewards(
+                rules, self.store, scope.rollout_id, scope.attempt, lanes=self.lanes, limit=self.timeout
+            )
             judged = await self.judges.judge(rollout, scope, given, self.lanes, self.timeout)
             self.judges.check_names([*(name for name, _, _ in judged), *given.names])
         except RewardError as error:
-            return _Ending(RolloutStatus.NO_REWARD, str(error), rollout.output, judged)
+            return _Ending(RolloutStatus.NO_REWARD, str(error), rollout.output, judged, derived)
         status = RolloutStatus.SUCCEEDED if self.judges.group is None else RolloutStatus.RUNNING
-        return _Ending(status, "", rollout.output, judged)
+        return _Ending(status, "", rollout.output, judged, derived)
 
     async def _run_agent(self, job: RolloutJob, scope: RolloutScope) -> Outcome:
         data = copy.deepcopy(job.task.data)  # an agent may change its task, and other rollouts share it
@@ -153,11 +164,14 @@ class AttemptRunner:
     ) -> RolloutResult:
         flush_spans()
         now = time.time()
+        owner = (job.rollout_id, record.attempt)
         rewards = [
-            RewardRecord(job.rollout_id, record.attempt, r.call_id, r.name, r.value, "scope", r.at) for r in given
-        ] + [
-            RewardRecord(job.rollout_id, record.attempt, None, name, value, source, now)
-            for name, value, source in ending.judged
+            *(RewardRecord(*owner, r.call_id, r.name, r.value, "scope", r.at) for r in given),
+            *(RewardRecord(*owner, None, name, value, source, now) for name, value, source in ending.judged),
+            *(
+                RewardRecord(*owner, call, rule.name, value, rule.source, now)
+                for rule, call, value in ending.derived.rewards
+            ),
         ]
         for reward in rewards:
             self.store.add_reward(reward)
@@ -169,7 +183,7 @@ class AttemptRunner:
             finished_at=None if ending.status is RolloutStatus.RUNNING else now,
         )
         self.store.save_rollout(ended)
-        return RolloutResult(job, ended, ending.output, tuple(rewards), self.judges.weights)
+        return RolloutResult(job, ended, ending.output, tuple(rewards), self.judges.weights, ending.derived.unlinked)
 
 
 def finished_rollout(job: RolloutJob, attempt: int, output: Any) -> FinishedRollout:

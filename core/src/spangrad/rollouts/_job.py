@@ -42,6 +42,8 @@ class RolloutResult:
     """All rewards of the last attempt."""
     weights: RewardWeights = field(default_factory=RewardWeights)
     """Of rewards by name."""
+    unlinked: int = 0
+    """How often a rule was met by something of which no call is known; it gave nothing."""
 
     @property
     def status(self) -> RolloutStatus:

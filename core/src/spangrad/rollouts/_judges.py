@@ -13,6 +13,7 @@ from spangrad.rollouts._failure import failure
 from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts._scoring import RewardFunction
 from spangrad.rollouts.judging import FinishedRollout, GroupJudge, RewardSource
+from spangrad.rollouts.rules import Rule
 from spangrad.transitions import RewardWeights
 
 Judged = tuple[str, float, str]
@@ -28,6 +29,8 @@ class Judges:
     group: GroupJudge | None = None
     """Scores the rollouts of a group against each other, once all of them have ended."""
     weights: RewardWeights = field(default_factory=RewardWeights)
+    rules: Sequence[Rule] = ()
+    """Reward calls by what the rollout's spans and calls show, in addition to all else; they never stand in for it."""
 
     async def judge(
         self, rollout: FinishedRollout, scope: RolloutScope, given: RewardList, lanes: Lanes, limit: float | None

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from spangrad.errors import AgentError, BackendError, RewardError, SpangradError
 from spangrad.lightningrl import check_size
-from spangrad.rollouts import RolloutJob, RolloutResult
+from spangrad.rollouts import RolloutJob, RolloutResult, work_of
+from spangrad.rollouts.rules import RULE_SOURCE, derived
 from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._progress import Phase
 from spangrad.training._session import ENDPOINT_VERSION, Session
@@ -21,6 +22,7 @@ from spangrad.transitions import Extraction, LedgerEntry, Transition, extract, l
 T = TypeVar("T")
 
 _UNFINISHED = {RolloutStatus.RUNNING, RolloutStatus.LOST}
+_JUDGED = {RolloutStatus.SUCCEEDED, RolloutStatus.NO_REWARD}
 
 
 class StopRequestedError(Exception):
@@ -61,6 +63,13 @@ class Collection:
     def statuses(self) -> Counter[RolloutStatus]:
         """How the rollouts ended."""
         return Counter(result.status for result in self.results)
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What rules did: how many rewards each gave, and how often one was met without a call to give it to."""
+        given = (reward for result in self.results for reward in result.rewards)
+        counts = Counter(reward.name for reward in given if reward.source.startswith(RULE_SOURCE))
+        return {"rewards": dict(sorted(counts.items())), "unlinked": sum(result.unlinked for result in self.results)}
 
     @property
     def rewards(self) -> list[float]:
@@ -161,7 +170,16 @@ def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
         output=output,
         rewards=rewards,
         weights=session.preparation.judges.weights,
+        unlinked=_unlinked(session, record),
     )
+
+
+def _unlinked(session: Session, record: RolloutRecord) -> int:
+    """How often rules were met without a known call, in a rollout of a previous process."""
+    rules = [rule for rule in session.preparation.judges.rules if rule.function is None]
+    if not rules or record.phase == "evaluate" or record.status not in _JUDGED:
+        return 0
+    return derived(rules, work_of(session.store, record.rollout_id, record.attempt), {}).unlinked
 
 
 def _next_attempt(session: Session, job: RolloutJob) -> RolloutJob:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from spangrad.rollouts.rules import OPTIONS
+
 
 def _web_address(value: str) -> str:
     try:
@@ -83,6 +85,54 @@ class JudgeTable(Table):
         return self
 
 
+def _not_nothing(value: float) -> float:
+    if value == 0:
+        raise ValueError("a reward of 0 would do nothing")
+    return value
+
+
+class RuleTable(Table):
+    """A rule that rewards calls by what the rollout's spans and calls show."""
+
+    when: Literal[
+        "tool_error", "tool_ok", "http_status", "malformed_tool_call", "slow_tool", "repeated_call", "function"
+    ]
+    """What is looked for."""
+    reward: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_not_nothing)] | None = None
+    """Of the call, each time."""
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """Of its rewards; `when` if not given."""
+    tool: Annotated[str, Field(min_length=1)] | None = None
+    """Only this tool counts."""
+    agent: Annotated[str, Field(min_length=1)] | None = None
+    """Only calls of this agent are rewarded."""
+    at_most: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Most that the sizes of its rewards come to in a rollout."""
+    at_least: Annotated[int, Field(ge=100, le=999)] | None = None
+    """For http_status: the lowest status that counts; 400 if not given."""
+    seconds: Seconds | None = None
+    """For slow_tool: what takes longer counts."""
+    call: str | None = None
+    """For function: "module:function", called with calls and spans."""
+
+    @property
+    def reward_name(self) -> str:
+        """The name its rewards have."""
+        return self.name or self.when
+
+    @model_validator(mode="after")
+    def _options_of_its_kind(self) -> RuleTable:
+        honoured = OPTIONS[self.when]
+        given = {
+            key for key in ("reward", "tool", "agent", "at_least", "seconds", "call") if getattr(self, key) is not None
+        }
+        if ignored := sorted(given - honoured.keys()):
+            raise ValueError(f"{self.when!r} does not use {', '.join(ignored)}; it would do nothing")
+        if lacking := [key for key, needed in honoured.items() if needed and key not in given]:
+            raise ValueError(f"{self.when!r} needs {', '.join(lacking)}")
+        return self
+
+
 class RewardsTable(Table):
     """Further sources of rewards than the agent and its reward function, and how much each reward counts."""
 
@@ -94,6 +144,8 @@ class RewardsTable(Table):
     check: str | list[str] | None = None
     """A command line that is run for each rollout: exit status 0 gives the reward "check" of 1, status 1 of 0."""
     judge: JudgeTable | None = None
+    rules: list[RuleTable] = Field(default_factory=list)
+    """What rewards single calls by itself."""
 
 
 class TasksTable(Table):

@@ -9,6 +9,7 @@ from spangrad.rollouts import Judges, load_command, load_reward
 from spangrad.rollouts.judging import Check, Evaluator, GroupJudge, JudgeSettings, ModelJudge, RewardSource
 from spangrad.training._config import JudgeTable
 from spangrad.training._loaded_config import LoadedConfig
+from spangrad.training._rules import load_rules
 from spangrad.transitions import RewardWeights
 
 
@@ -17,7 +18,7 @@ def load_judges(loaded: LoadedConfig) -> Judges:
 
     Raises:
         AgentError: a reward function or command cannot be found.
-        ConfigError: the judge's key is not there, or a weight or a number of processes would do nothing.
+        ConfigError: the judge's key is not there, a rule is wrong, or a number of processes would do nothing.
     """
     table, folder = loaded.config.rewards, loaded.folder
     function = loaded.config.agent.reward
@@ -39,6 +40,7 @@ def load_judges(loaded: LoadedConfig) -> Judges:
         sources=tuple(sources),
         group=GroupJudge(settings) if settings is not None and relative else None,
         weights=RewardWeights(table.weights),
+        rules=load_rules(loaded),
     )
 
 

@@ -136,6 +136,8 @@ def _suggestion(path: Sequence[object]) -> str:
 
     model: type[BaseModel] = TrainConfig
     for part in path[:-1]:
+        if isinstance(part, int):  # an element of a list of tables
+            continue
         known = model.model_fields.get(str(part))
         inner = known.annotation if known else None
         candidates = [inner, *getattr(inner, "__args__", ())]

@@ -23,7 +23,7 @@ from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._session import POLICY, Session
 from spangrad.training._staleness import without_stale
-from spangrad.training._step_checks import check_ids, missing_agents, missing_rewards
+from spangrad.training._step_checks import check_ids, missing_agents, missing_rewards, unlinked_work
 from spangrad.training._summary import RunSummary
 from spangrad.training._update_figures import shown_figures, update_figures
 from spangrad.training._updates import update_batches
@@ -173,8 +173,12 @@ class Trainer:
         with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
             collection = await collect(self._session, jobs, phase, self._stop)
         check_ids(self._session)
-        weights = self._session.preparation.judges.weights
-        for what in (missing_agents(self._session, collection), missing_rewards(weights, collection.results)):
+        judges = self._session.preparation.judges
+        for what in (
+            missing_agents(self._session, collection),
+            missing_rewards(judges.weights, collection.results, judges.rules),
+            unlinked_work(collection),
+        ):
             if what:
                 self._display.line(f"Step {step}: {what}")
         failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
@@ -231,6 +235,7 @@ class Trainer:
             transitions=len(collection.transitions),
             excluded=dict(Counter(entry.reason.value for entry in collection.excluded)),
             sampled_tokens=collection.sampled_tokens,
+            rules=collection.rules,
             rollout_seconds=collection.seconds,
             updates=[update_figures(update) for update in updates],
             lightningrl=dict(report.metrics),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from spangrad.errors import AgentError, TokenIdsMissingError
 from spangrad.rollouts import RolloutResult
+from spangrad.rollouts.rules import Rule
 from spangrad.store import RolloutStatus
 from spangrad.training._collection import Collection
 from spangrad.training._session import Session
@@ -46,11 +47,22 @@ def missing_agents(session: Session, collection: Collection) -> str:
     return what
 
 
-def missing_rewards(weights: RewardWeights, results: Sequence[RolloutResult]) -> str:
-    """Which of the rewards with a weight came in none of the rollouts that succeeded, as a sentence; empty when all did."""
+def unlinked_work(collection: Collection) -> str:
+    """How often rules were met by work whose call is not known, as a sentence; empty when never."""
+    count = sum(result.unlinked for result in collection.results)
+    if not count:
+        return ""
+    return f"rewards.rules were met {count} times by work of which no call is known; that gave no reward"
+
+
+def missing_rewards(weights: RewardWeights, results: Sequence[RolloutResult], rules: Sequence[Rule] = ()) -> str:
+    """Which of the rewards with a weight came in none of the rollouts that succeeded, as a sentence; empty when all did.
+
+    Those of `rules` need not come: that nothing went wrong is no news.
+    """
     rewarded = [result for result in results if result.status is RolloutStatus.SUCCEEDED]
     given = {reward.name for result in rewarded for reward in result.rewards}
-    missing = sorted(weights.by_name.keys() - given)
+    missing = sorted(weights.by_name.keys() - given - {rule.name for rule in rules})
     if not missing or not rewarded:
         return ""
     names, there = (", ".join(map(repr, some)) for some in (missing, sorted(given)))

@@ -19,8 +19,10 @@ KeyPath = tuple[str, ...]
 
 
 def key_lines(text: str) -> Mapping[KeyPath, int]:
-    """The 1-based line of every table header and key of a TOML document."""
+    """The 1-based line of every table header and key of a TOML document; elements of arrays of tables go by their number."""
     lines: dict[KeyPath, int] = {}
+    elements: dict[KeyPath, int] = {}
+    """Array of tables -> the number of its latest element."""
     table: KeyPath = ()
     multiline: str | None = None
     # Not splitlines(): TOML strings may hold the other characters that it takes for the end of a line.
@@ -30,8 +32,12 @@ def key_lines(text: str) -> Mapping[KeyPath, int]:
                 multiline = None
             continue
         if header := _HEADER.match(line):
-            table = _parts(header["name"])
+            table = _element_of(_parts(header["name"]), elements)
             lines.setdefault(table, number)
+            if line.lstrip().startswith("[["):
+                elements[table] = elements.get(table, -1) + 1
+                table = (*table, str(elements[table]))
+                lines.setdefault(table, number)
         elif key := _KEY.match(line):
             lines.setdefault(table + _parts(key["key"]), number)
             multiline = _opened(line)
@@ -45,6 +51,16 @@ def line_of(lines: Mapping[KeyPath, int], path: Sequence[object]) -> int | None:
         if names[:length] in lines:
             return lines[names[:length]]
     return None
+
+
+def _element_of(path: KeyPath, elements: Mapping[KeyPath, int]) -> KeyPath:
+    """The path with the number of the latest element behind each array of tables it leads through."""
+    found: KeyPath = ()
+    for part in path[:-1]:
+        found = (*found, part)
+        if found in elements:
+            found = (*found, str(elements[found]))
+    return (*found, path[-1])
 
 
 def _parts(dotted: str) -> KeyPath:

@@ -4,8 +4,10 @@ from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of, leftovers
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
+from spangrad.transitions._retries import superseded_by
 from spangrad.transitions._reward_weights import RewardWeights, components_of
 from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
+from spangrad.transitions._span_facts import SpanFacts
 from spangrad.transitions._transition import (
     BoolArray,
     FloatArray,
@@ -32,6 +34,7 @@ __all__ = [
     "RewardWeights",
     "RolloutRecord",
     "RolloutStatus",
+    "SpanFacts",
     "TokenSequence",
     "Transition",
     "TransitionBatch",
@@ -40,4 +43,5 @@ __all__ = [
     "fate_of",
     "leftovers",
     "pack_sequences",
+    "superseded_by",
 ]

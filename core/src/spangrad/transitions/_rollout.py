@@ -56,5 +56,5 @@ class RewardRecord:
     """Which component it is; the rollout's reward is the sum of its components, each times its weight."""
     value: float
     source: str
-    """Who gave it: return_value, reward_function, evaluator, check, judge, scope, http."""
+    """Who gave it: return_value, reward_function, evaluator, check, judge, scope, http, or "rule NAME"."""
     at: float
