@@ -120,7 +120,8 @@ class AttemptRunner:
                 rules, self.store, scope.rollout_id, scope.attempt, lanes=self.lanes, limit=self.timeout
             )
             judged = await self.judges.judge(rollout, scope, given, self.lanes, self.timeout)
-            self.judges.check_names([*(name for name, _, _ in judged), *given.names])
+            by_rules = (rule.name for rule, _, _ in derived.rewards)
+            self.judges.check_names([*(name for name, _, _ in judged), *given.names, *by_rules])
         except RewardError as error:
             return _Ending(RolloutStatus.NO_REWARD, str(error), rollout.output, judged, derived)
         status = RolloutStatus.SUCCEEDED if self.judges.group is None else RolloutStatus.RUNNING
