@@ -154,6 +154,10 @@ def test_beyond_this_machine_every_call_needs_a_key(project: Project) -> None:
         (("--backend", "scripted", "--key", "a key"), "--key must be"),
         (("train.toml", "--backend", "scripted"), "--backend cannot be given beside it"),
         (("train.toml", "--set", "policy.endpoint=x"), "--set policy.endpoint=x: policy.endpoint: must be the URL"),
+        (
+            ("train.toml", "--set", "algorithm.credit={name='discounted', gamma=7}"),
+            "--set algorithm.credit={name='discounted', gamma=7}: algorithm.credit: gamma is 7",
+        ),
         (("none.toml",), "There is no file none.toml"),
     ],
 )
