@@ -110,13 +110,14 @@ async def test_a_cancelled_run_records_what_was_under_way_as_lost(echo_gateway: 
 
 
 INTERRUPTED = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from spangrad.gateway import Gateway, Route, TokenEngine
 from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
 from spangrad.store import open_store
 from spangrad.testing import ByteChatFormat, ScriptedSampler
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background with Ctrl-C ignored
 folder = Path(sys.argv[1])
 store = open_store(folder / "run.db")
 agent = load_agent([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); open('pid', 'w').write(str(os.getpid())); time.sleep(60)"], folder)
