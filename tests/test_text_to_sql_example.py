@@ -263,7 +263,7 @@ async def test_a_wrong_query_is_rewritten_and_only_writer_and_rewriter_are_train
 
     result, store = await played(example, tmp_path, task, script)
     calls, spans = store.calls("r"), store.spans("r")
-    extraction = extract(result.record, calls, result.rewards, spans, trained_agents={"writer", "rewriter"})
+    extraction = extract(result.record, calls, result.rewards, spans, trained_agents={"policy": {"writer", "rewriter"}})
     store.close()
 
     assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 1.0)
