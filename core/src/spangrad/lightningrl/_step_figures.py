@@ -48,8 +48,12 @@ def step_metrics(
     if trained.any():
         metrics["advantage_abs_mean"] = float(np.abs(advantages[trained]).mean())
     of_trained = np.where(trained, advantages, np.nan)
-    agents = dict(_part_metrics("agent", np.array(agent_names(batch)), batch, returns, of_trained))
-    return metrics | agents | dict(_part_metrics("policy", batch.policies, batch, returns, of_trained))
+    agents, policies = np.array(agent_names(batch)), batch.policies
+    if set(agents.tolist()) != {UNNAMED}:
+        metrics |= _part_metrics("agent", agents, batch, returns, of_trained)
+    if len(set(policies.tolist())) > 1:  # else the step's own figures say it all
+        metrics |= _part_metrics("policy", policies, batch, returns, of_trained)
+    return metrics
 
 
 def _groups_of_only(reason: Reason, groups: Comparison, reasons: Sequence[Reason]) -> int:
@@ -63,13 +67,12 @@ def _groups_of_only(reason: Reason, groups: Comparison, reasons: Sequence[Reason
 def _part_metrics(
     kind: str, names: NDArray[np.str_], batch: TransitionBatch, returns: FloatArray, advantages: FloatArray
 ) -> Iterator[tuple[str, float]]:
-    """Returns and advantages of each agent or each policy; nothing where no agent has a name.
+    """Returns and advantages of each agent or each policy.
 
     A return is the mean of what the calls of a rollout that are of this agent or policy earned, and every rollout weighs the
     same; an advantage is that of a trained call (the others' are NaN).
     """
-    found = sorted(set(names.tolist()))
-    for name in found if found != [UNNAMED] else ():
+    for name in sorted(set(names.tolist())):
         own = names == name
         rollouts = batch.rollout_index[own]
         counts = np.bincount(rollouts)

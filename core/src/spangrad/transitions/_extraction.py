@@ -119,7 +119,7 @@ def extract(
             if isinstance(found, Sample):
                 wanted = (trained_agents or {}).get(found.policy)
                 if wanted is not None and agent not in wanted:
-                    found = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agent, found.policy))
+                    found = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agent))
             judged.append((call, choice, found))
     usable = {call.call_id for call, _, found in judged if isinstance(found, Sample)}
     whole = _rollout_verdict(rollout, own, usable, weights)
@@ -252,11 +252,9 @@ def _logprob_fault(ids: Sequence[int], logprobs: Sequence[float] | None) -> str:
     return "a log-probability that is not a finite number"
 
 
-def _untrained(agent: str | None, policy: str) -> str:
+def _untrained(agent: str | None) -> str:
     """Why a call of that agent is not trained on, in words."""
-    if agent is None:
-        return "the call is of no known agent"
-    return f"the policy {policy!r} is not trained on calls of the agent {agent!r}"
+    return "the call is of no known agent" if agent is None else f"the agent {agent!r} is not trained"
 
 
 def _entry(call: Call, choice: Choice, verdict: _Verdict, step: int | None, reward: float | None) -> LedgerEntry:
