@@ -224,7 +224,7 @@ async def played(
         return float(example.agent.reward(data, await example.agent.solve(data)))
 
     agent = load_agent(solve, tmp_path)
-    with Gateway(store, [Route("policy", engine, "policy")]) as gateway, load_plugins().attached():
+    with Gateway(store, [Route("*", engine, "policy")]) as gateway, load_plugins().attached():
         runner = Runner(agent, reward, gateway, store, concurrency=1, timeout=30)
         (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", dict(task)), "train", 1)])
     return result, store
