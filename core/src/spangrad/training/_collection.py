@@ -15,6 +15,7 @@ from spangrad.lightningrl import check_size
 from spangrad.rollouts import RolloutJob, RolloutResult, work_of
 from spangrad.rollouts.rules import RULE_SOURCE, derived
 from spangrad.store import RolloutRecord, RolloutStatus
+from spangrad.training._policies import serving_versions
 from spangrad.training._progress import Phase
 from spangrad.training._session import Session
 from spangrad.transitions import Extraction, LedgerEntry, Transition, extract, leftovers
@@ -158,7 +159,7 @@ def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
     if record is None or record.status in _UNFINISHED:
         return None
     calls = session.store.calls(record.rollout_id, record.attempt)
-    present = session.versions
+    present = serving_versions(session.preparation.config, session.backend)
     if any(call.policy_version not in {None, present.get(call.policy)} for call in calls if call.policy is not None):
         return None
     output = json.loads(record.output) if record.output else None

@@ -53,11 +53,10 @@ def wants_initial(config: TrainConfig) -> bool:
     return any(route.frozen for route in config.routes.values())
 
 
-def policy_versions(config: TrainConfig, backend: Backend) -> dict[str, int]:
-    """What calls of each policy are stamped with now."""
-    if config.policy.endpoint is not None:
-        return {policy.name: ENDPOINT_VERSION for policy in config.trained}
-    return {name: policy.version for name, policy in backend.policies.items()}
+def serving_versions(config: TrainConfig, backend: Backend) -> dict[str, int]:
+    """Which version of each policy answers calls now."""
+    outside = config.policy.endpoint is not None
+    return {name: ENDPOINT_VERSION if outside else policy.version for name, policy in backend.policies.items()}
 
 
 def policy_conflicts(

@@ -11,7 +11,7 @@ from spangrad.backend import Backend
 from spangrad.gateway import Engine, Gateway
 from spangrad.rollouts import Runner
 from spangrad.store import REWARD_WEIGHTS_NOTE, Store, open_store
-from spangrad.training._policies import Routing, policy_versions
+from spangrad.training._policies import Routing
 from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
 
@@ -37,8 +37,8 @@ class Session(Serving):
 
     @property
     def versions(self) -> dict[str, int]:
-        """What calls of each policy are stamped with now."""
-        return policy_versions(self.preparation.config, self.backend)
+        """Of each policy as it has been trained so far."""
+        return {name: policy.version for name, policy in self.backend.policies.items()}
 
 
 @dataclass(frozen=True, slots=True)
