@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -14,7 +14,9 @@ from pydantic import BaseModel
 from spangrad.rollouts.rules import OPTIONS
 from spangrad.training import TrainConfig, load_config
 from spangrad.training._config import JudgeTable, RuleTable
+from spangrad.training._policies import policy_conflicts
 from spangrad_torch import TorchOptions
+from spangrad_torch.plugin import TorchFactory
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
@@ -39,7 +41,7 @@ def tables() -> Iterator[tuple[str, type[BaseModel]]]:
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for candidate in candidates:
             if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                yield f"`[{name}]`", candidate
+                yield f"`[{name}.NAME]`" if get_origin(field.annotation) is dict else f"`[{name}]`", candidate
 
 
 @pytest.mark.parametrize(
@@ -52,9 +54,26 @@ def test_every_setting_is_documented_and_every_documented_setting_exists(heading
 
 
 def test_the_top_level_settings_are_documented() -> None:
-    named = {heading.strip("`[]") for heading, _ in tables()}
+    named = {heading.strip("`[]").partition(".")[0] for heading, _ in tables()}
 
     assert documented("Top level") == set(TrainConfig.model_fields) - named
+
+
+def test_the_settings_of_policies_and_routes_that_are_shown_are_valid_together(tmp_path: Path) -> None:
+    text = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
+    one, *several = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    rest = '[agent]\nrun = "a:b"\n[tasks]\ntrain = "a:c"\n[training]\nsteps = 1\n'
+    path = tmp_path / "train.toml"
+    path.write_text(one + rest)
+    assert [policy.agents for policy in load_config(path).config.trained] == [("writer",)]
+    path.write_text("".join(several) + rest)
+    config = load_config(path).config
+    assert [(policy.name, policy.aliases) for policy in config.trained] == [
+        ("writer", ("writer",)),
+        ("rewriter", ("rewriter", "editor")),
+    ]
+    assert list(config.routes) == ["critic", "gpt-4.1-mini"]
+    assert not list(policy_conflicts(config, "torch", TorchFactory.capabilities))
 
 
 def test_every_condition_of_a_rule_is_documented_with_its_options() -> None:

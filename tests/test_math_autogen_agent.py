@@ -78,7 +78,7 @@ def leaving_nothing_open(agent: Any, run: str) -> Callable[[Mapping[str, Any]], 
 
 def taught(conversation: Mapping[str, Any]) -> list[tuple[Sequence[int], Sequence[int]]]:
     """Prompt and answer of each turn that the warm start makes of a demonstration."""
-    (turns,) = demonstrated([conversation], FORM, policy="policy")
+    (turns,) = demonstrated([conversation], FORM, policies=["policy"])
     return [(turn.prompt_ids, turn.action_ids) for turn in turns]
 
 

@@ -127,7 +127,11 @@ def test_a_reward_without_a_weight_stops_the_run_and_says_which(rewarded: Projec
         ("[rewards]\nweight = { correct = 1.0 }", "unknown key (did you mean weights?)"),
         ('[rewards]\ncheck = "no-such-program"', "The check 'no-such-program' cannot be run"),
         ("[rewards]\nevaluator_processes = 2", "there is no rewards.evaluator; it would do nothing"),
-        ('[rewards.judge]\nmodel = "m"\ncriteria = "c"', "rewards.judge.endpoint: required, but missing"),
+        (
+            '[rewards.judge]\nmodel = "m"\ncriteria = "c"',
+            'give either route = "NAME" of [routes], or endpoint and model',
+        ),
+        ('[rewards.judge]\nendpoint = "http://h/v1"\ncriteria = "c"', "endpoint needs model"),
         (
             '[rewards.judge]\nendpoint = "http://h/v1"\nmodel = "m"\ncriteria = "c"\nlowest = 1.0',
             "lowest must be below highest",

@@ -224,7 +224,7 @@ async def played(
         return float(example.agent.reward(data, await example.agent.solve(data)))
 
     agent = load_agent(solve, tmp_path)
-    with Gateway(store, [Route("policy", engine, "policy")]) as gateway, load_plugins().attached():
+    with Gateway(store, [Route("*", engine, "policy")]) as gateway, load_plugins().attached():
         runner = Runner(agent, reward, gateway, store, concurrency=1, timeout=30)
         (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", dict(task)), "train", 1)])
     return result, store
@@ -263,7 +263,7 @@ async def test_a_wrong_query_is_rewritten_and_only_writer_and_rewriter_are_train
 
     result, store = await played(example, tmp_path, task, script)
     calls, spans = store.calls("r"), store.spans("r")
-    extraction = extract(result.record, calls, result.rewards, spans, trained_agents={"writer", "rewriter"})
+    extraction = extract(result.record, calls, result.rewards, spans, trained_agents={"policy": {"writer", "rewriter"}})
     store.close()
 
     assert (result.status, result.reward) == (RolloutStatus.SUCCEEDED, 1.0)

@@ -417,7 +417,7 @@ def test_only_calls_of_the_agents_to_be_trained_are_transitions_and_the_others_s
     calls = [make_call(1, agent="writer"), make_call(2, agent="checker"), make_call(3), make_call(4)]
     spans = [llm_span("call-3", **{semconv.AGENT_NAME: "rewriter"})]
     extraction = extract(
-        make_rollout_record(), calls, [make_reward_record()], spans, trained_agents={"writer", "rewriter"}
+        make_rollout_record(), calls, [make_reward_record()], spans, trained_agents={"policy": {"writer", "rewriter"}}
     )
     assert [(t.call_id, t.agent) for t in extraction.transitions] == [("call-1", "writer"), ("call-3", "rewriter")]
     assert [(entry.call_id, entry.fate, entry.reason, entry.detail) for entry in extraction.entries] == [
@@ -431,5 +431,5 @@ def test_the_fault_of_a_call_is_named_before_its_agent(
     make_rollout_record: MakeRollout, make_call: MakeCall, make_reward_record: MakeReward
 ) -> None:
     call = make_call(1, agent="checker", choices=(choice(ids=None),))
-    extraction = extract(make_rollout_record(), [call], [make_reward_record()], trained_agents={"writer"})
+    extraction = extract(make_rollout_record(), [call], [make_reward_record()], trained_agents={"policy": {"writer"}})
     assert reasons(extraction) == {"call-1": Reason.NO_TOKEN_IDS}

@@ -115,6 +115,6 @@ def test_further_members_of_a_tool_are_shown_behind_the_known_ones() -> None:
 def test_a_demonstration_shows_tools_as_the_gateway_does() -> None:
     sent = {"type": "function", "function": {"strict": False, "parameters": {"type": "object"}, "name": "f"}}
     answer = {"role": "assistant", "content": "y"}
-    ((transition,),) = demonstrated([{"messages": [USER, answer], "tools": [sent]}], ByteChatFormat(), policy="p")
+    ((transition,),) = demonstrated([{"messages": [USER, answer], "tools": [sent]}], ByteChatFormat(), policies=["p"])
     shown = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     assert transition.prompt_ids == ByteChatFormat().render([USER], tools=[shown])

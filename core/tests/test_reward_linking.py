@@ -228,7 +228,9 @@ async def superseded_call(world: World) -> None:
 async def untrained_call(world: World) -> None:
     lost = world.reward(value=5.0, call_id="call-2")
     calls = [world.call(1, agent="writer"), world.call(2, agent="checker")]
-    nothing_counted(world, world.extracted(world.reward(), lost, calls=calls, trained_agents=["writer"]), lost)
+    nothing_counted(
+        world, world.extracted(world.reward(), lost, calls=calls, trained_agents={"policy": ["writer"]}), lost
+    )
     calls = [world.call(1), world.call(2, policy=None, endpoint="https://elsewhere")]
     nothing_counted(world, world.extracted(world.reward(), lost, calls=calls), lost)
 

@@ -26,7 +26,7 @@ def batch() -> UpdateBatch:
 async def said(backend: ScriptedBackend, question: str, **params: float) -> str:
     ids = backend.chat_format.render([{"role": "user", "content": question}])
     request = SampleRequest(ids, SamplingParams(**params))  # type: ignore[arg-type]  # temperature and seed
-    return "".join([delta.text async for delta in backend.sampler.sample(request)])
+    return "".join([delta.text async for delta in backend.policies["policy"].sampler.sample(request)])
 
 
 def test_it_is_a_backend_and_its_factory_a_factory() -> None:
@@ -38,13 +38,13 @@ def test_it_is_a_backend_and_its_factory_a_factory() -> None:
 async def test_publishing_changes_what_the_policy_does() -> None:
     backend = ScriptedBackend(lambda prompt: f"version {prompt.policy_version}")
     assert await said(backend, "?") == "version 0"
-    assert await backend.learner.publish() == 1
+    assert await backend.policies["policy"].learner.publish() == 1
     assert await said(backend, "?") == "version 1"
-    assert backend.policy_version == 1
+    assert backend.policies["policy"].version == 1
 
 
 async def test_the_learner_keeps_what_it_was_given() -> None:
-    learner = ScriptedBackend(lambda _: "x").learner
+    learner = ScriptedBackend(lambda _: "x").policies["policy"].learner
     update, imitation = batch(), batch()
     report = await learner.update(update)
     await learner.imitate(imitation)
@@ -57,11 +57,11 @@ async def test_the_learner_keeps_what_it_was_given() -> None:
 
 async def test_a_checkpoint_restores_the_counters_and_the_version(tmp_path: Path) -> None:
     first, second = ScriptedBackend(lambda _: "x"), ScriptedBackend(lambda _: "x")
-    await first.learner.update(batch())
-    await first.learner.publish()
-    await first.learner.save(tmp_path / "checkpoint")
-    await second.learner.load(tmp_path / "checkpoint")
-    assert (second.learner.steps, second.policy_version) == (1, 1)
+    await first.policies["policy"].learner.update(batch())
+    await first.policies["policy"].learner.publish()
+    await first.policies["policy"].learner.save(tmp_path / "checkpoint")
+    await second.policies["policy"].learner.load(tmp_path / "checkpoint")
+    assert (second.policies["policy"].learner.steps, second.policies["policy"].version) == (1, 1)
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"steps": "many"}'])
@@ -69,7 +69,7 @@ async def test_a_missing_or_damaged_checkpoint_is_an_error(tmp_path: Path, conte
     if content is not None:
         (tmp_path / "scripted.json").write_text(content)
     with pytest.raises(CheckpointError, match="cannot be read"):
-        await ScriptedBackend(lambda _: "x").learner.load(tmp_path)
+        await ScriptedBackend(lambda _: "x").policies["policy"].learner.load(tmp_path)
 
 
 def test_the_factory_checks_its_options_and_keeps_what_it_made() -> None:
@@ -79,8 +79,8 @@ def test_the_factory_checks_its_options_and_keeps_what_it_made() -> None:
         factory.check({"context_lenght": 5})
     backend = factory.create({"context_length": 100}, seed=1)
     assert factory.created == [backend]
-    assert backend.sampler.context_length == 100
-    assert backend.learner.max_sequence == 100
+    assert backend.policies["policy"].sampler.context_length == 100
+    assert backend.policies["policy"].learner.max_sequence == 100
 
 
 async def test_the_arithmetic_policy_is_right_as_often_as_its_skill_says() -> None:
@@ -88,7 +88,7 @@ async def test_the_arithmetic_policy_is_right_as_often_as_its_skill_says() -> No
     answers = [await said(backend, "3*4?", seed=seed) for seed in range(400)]
     assert set(answers) == {"12", "13"}
     assert 60 <= answers.count("12") <= 140
-    await backend.learner.publish()
+    await backend.policies["policy"].learner.publish()
     assert await said(backend, "3*4?", seed=1) == "12"
 
 

@@ -28,8 +28,8 @@ async def batches_of(folder: Path, report: AdvantageReport, *overrides: str) -> 
     path = folder / "train.toml"
     path.write_text('[agent]\nrun = "a:b"\n[tasks]\ntrain = "t.jsonl"\n[training]\nsteps = 1\n')
     loaded = load_config(path, overrides)
-    learner = ScriptedBackend(lambda _: "x").learner
-    return await update_batches(loaded.config, loss_settings(loaded), learner, report, 1)
+    learner = ScriptedBackend(lambda _: "x").policies["policy"].learner
+    return await update_batches(loaded.config, loss_settings(loaded), learner, report, policy="policy", step=1)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def aged(report: AdvantageReport, versions: Sequence[int]) -> AdvantageReport:
 
 def test_what_is_older_than_the_bound_is_left_out_and_counted(report: AdvantageReport) -> None:
     old = aged(report, [7, 8, 9, 10, 6, 10])
-    kept = without_stale(old, 10, 2)
+    kept = without_stale(old, {"policy": 10}, 2)
     assert [reason.value for reason in kept.reasons] == ["stale", "trained", "trained", "trained", "stale", "trained"]
     assert kept.advantages.tolist() == [0.0, 0.5, -0.5, 0.5, 0.0, 0.5]
     assert kept.token_weights.tolist() == (report.token_weights * [0, 1, 1, 1, 0, 1]).tolist()
@@ -113,23 +113,23 @@ def test_what_is_older_than_the_bound_is_left_out_and_counted(report: AdvantageR
 
 def test_a_call_that_is_left_out_anyway_keeps_its_own_reason(report: AdvantageReport) -> None:
     old = aged(replace(report, reasons=(Reason.TOO_LONG, *report.reasons[1:])), [0] * 6)
-    kept = without_stale(old, 10, 2)
+    kept = without_stale(old, {"policy": 10}, 2)
     assert [reason.value for reason in kept.reasons] == ["too_long", *["stale"] * 5]
     assert kept.metrics["stale"] == 5
 
 
 def test_without_a_bound_or_anything_old_all_stays_as_it_is(report: AdvantageReport) -> None:
-    assert without_stale(aged(report, [0] * 6), 10, None).reasons == report.reasons
-    fresh = without_stale(report, 2, 2)
+    assert without_stale(aged(report, [0] * 6), {"policy": 10}, None).reasons == report.reasons
+    fresh = without_stale(report, {"policy": 2}, 2)
     assert (fresh.reasons, fresh.warnings) == (report.reasons, report.warnings)
     assert fresh.metrics["stale"] == 0
 
 
 def test_an_empty_step_has_nothing_stale() -> None:
     empty = LightningRL(Identical(), DrGRPO()).compute(TransitionBatch(()))
-    assert without_stale(empty, 3, 0).metrics["stale"] == 0
+    assert without_stale(empty, {"policy": 3}, 0).metrics["stale"] == 0
 
 
 async def test_the_scripted_learner_knows_the_recorded_log_probabilities(report: AdvantageReport) -> None:
-    found = await ScriptedBackend(lambda _: "x").learner.logprobs(report.batch)
+    found = await ScriptedBackend(lambda _: "x").policies["policy"].learner.logprobs(report.batch)
     assert [row.tolist() for row in found] == [list(row.logprobs) for row in report.batch.transitions]

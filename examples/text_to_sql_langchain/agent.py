@@ -1,6 +1,7 @@
 """Three agents in a LangGraph: one writes SQL, one checks what it gave, one rewrites it.
 
-Nothing here knows spangrad: the nodes of the graph are the agents, and their names are what `policy.train` names.
+Nothing here knows spangrad: the nodes of the graph are the agents, and their names are what `policy.train` names. Each asks for
+a model of its own name; which one that is, the settings say.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ def rewrite_prompt(question: str, schema: str, sql: str, outcome: str) -> Messag
 
 
 @cache
-def model() -> ChatOpenAI:
-    """One client for all agents and all rollouts; made when first used, with the environment of then."""
-    return ChatOpenAI(model="policy", max_completion_tokens=MAX_TOKENS)
+def model(name: str) -> ChatOpenAI:
+    """An agent's client for all rollouts; made when first used, with the environment of then."""
+    return ChatOpenAI(model=name, max_completion_tokens=MAX_TOKENS)
 
 
-async def ask(messages: Messages) -> str:
-    """The model's answer as text."""
-    return str((await model().ainvoke(messages)).content)
+async def ask(name: str, messages: Messages) -> str:
+    """The answer of the model of that name as text."""
+    return str((await model(name).ainvoke(messages)).content)
 
 
 def query_in(answer: str) -> str:
@@ -75,7 +76,7 @@ def query_in(answer: str) -> str:
 
 async def writer(state: State) -> State:
     """Writes the first query."""
-    return {"sql": query_in(await ask(write_prompt(state["question"], state["schema"]))), "rewrites": 0}
+    return {"sql": query_in(await ask("writer", write_prompt(state["question"], state["schema"]))), "rewrites": 0}
 
 
 async def execute(state: State) -> State:
@@ -85,12 +86,12 @@ async def execute(state: State) -> State:
 
 async def checker(state: State) -> State:
     """Judges the query by what it gave."""
-    return {"verdict": await ask(check_prompt(state["question"], state["sql"], state["outcome"]))}
+    return {"verdict": await ask("checker", check_prompt(state["question"], state["sql"], state["outcome"]))}
 
 
 async def rewriter(state: State) -> State:
     """Writes another query, knowing what the last one gave."""
-    answer = await ask(rewrite_prompt(state["question"], state["schema"], state["sql"], state["outcome"]))
+    answer = await ask("rewriter", rewrite_prompt(state["question"], state["schema"], state["sql"], state["outcome"]))
     return {"sql": query_in(answer), "rewrites": state["rewrites"] + 1}
 
 

@@ -122,6 +122,12 @@ def demonstrations(count: int = 60, seed: int = 0) -> list[dict[str, Any]]:
     return [{"messages": messages} for task in shown for messages in worked(task, rng)]
 
 
+def demonstrations_by_policy() -> list[dict[str, Any]]:
+    """The same, each for the policy that its agent asks in train.adapters.toml: the checker asks the writer's."""
+    names = ("writer", "writer", "writer", "rewriter")
+    return [{**one, "policy": names[number % len(names)]} for number, one in enumerate(demonstrations())]
+
+
 def worked(task: Task, rng: random.Random) -> list[list[dict[str, str]]]:
     """The conversations of agents that do the task right, the rewriter after a mistake."""
     path = database.path_of(task["database"])

@@ -41,7 +41,7 @@ async def draw(
 ) -> list[Answer]:
     deltas: list[list[SampleDelta]] = [[] for _ in range(choices)]
     request = SampleRequest(prompt, SamplingParams(**{"max_tokens": 4, **params}), choices=choices)
-    async for delta in backend.sampler.sample(request):
+    async for delta in backend.policies["policy"].sampler.sample(request):
         deltas[delta.choice].append(delta)
     return [
         Answer(
@@ -80,9 +80,9 @@ async def test_the_installed_plugin_makes_a_working_backend_by_name(tiny_model_f
     backend = factory.create(options, seed=0)
     try:
         request = SampleRequest(PROMPT, SamplingParams(max_tokens=2))
-        deltas = [delta async for delta in backend.sampler.sample(request)]
+        deltas = [delta async for delta in backend.policies["policy"].sampler.sample(request)]
         assert 1 <= sum(len(delta.token_ids) for delta in deltas) <= 2
-        assert backend.policy_version == 0
+        assert backend.policies["policy"].version == 0
         rendered = backend.chat_format.render([{"role": "user", "content": "hi"}])
         assert factory.chat_format(options).render([{"role": "user", "content": "hi"}]) == rendered
     finally:
@@ -141,17 +141,17 @@ async def test_the_learner_agrees_with_the_logprobs_the_sampler_recorded(
 ) -> None:
     answers = await draw(backend, choices=8, max_tokens=12, temperature=temperature, seed=1)
     batch = UpdateBatch(transitions(answers, temperature=temperature), 0.0, np.ones(8), np.ones(8))
-    report = await backend.learner.update(batch)
+    report = await backend.policies["policy"].learner.update(batch)
     assert report.metrics["mismatch_tokens"] == report.tokens == sum(len(answer.token_ids) for answer in answers)
     assert abs(report.metrics["mismatch_kl"]) < 1e-5
     off_policy = UpdateBatch(batch.transitions, 0.0, np.ones(8), np.ones(8), proximal="recorded")
-    assert (await backend.learner.update(off_policy)).metrics["approx_kl"] < 1e-9
+    assert (await backend.policies["policy"].learner.update(off_policy)).metrics["approx_kl"] < 1e-9
 
 
 async def test_truncated_sampling_is_trained_on_policy_without_comparing_logprobs(backend: TorchBackend) -> None:
     answers = await draw(backend, choices=4, top_k=3, seed=1)
     batch = UpdateBatch(transitions(answers, top_k=3), 1e-3, np.ones(4), np.ones(4))
-    report = await backend.learner.update(batch)
+    report = await backend.policies["policy"].learner.update(batch)
     assert (report.metrics["mismatch_tokens"], report.metrics["mismatch_kl"]) == (0.0, 0.0)
 
 
@@ -163,9 +163,9 @@ async def test_answers_under_way_go_on_through_updates_and_name_the_version_of_e
     sampling = asyncio.create_task(draw(backend, choices=16, max_tokens=120))
     updates = 0
     while not sampling.done():
-        await backend.learner.update(batch)
+        await backend.policies["policy"].learner.update(batch)
         updates += 1
-        assert await backend.learner.publish() == backend.policy_version == updates
+        assert await backend.policies["policy"].learner.publish() == backend.policies["policy"].version == updates
     answers = sampling.result()
     for answer in answers:
         assert list(answer.versions) == sorted(answer.versions)
@@ -186,8 +186,10 @@ async def test_sampling_and_updating_by_turns_learns_what_is_rewarded(backend: T
         answers = await draw(backend, choices=32, max_tokens=1)
         rewards = np.array([float(answer.token_ids[0] % 2 == 0) for answer in answers])
         advantages = rewards - rewards.mean()
-        await backend.learner.update(UpdateBatch(transitions(answers), 1e-2, advantages, np.full(32, 1 / 32)))
-        await backend.learner.publish()
+        await backend.policies["policy"].learner.update(
+            UpdateBatch(transitions(answers), 1e-2, advantages, np.full(32, 1 / 32))
+        )
+        await backend.policies["policy"].learner.publish()
     after = await rate()
     assert before < 0.8
     assert after > 0.95
@@ -216,10 +218,10 @@ async def test_the_exported_folder_gives_plain_transformers_the_same_greedy_answ
     for _ in range(4):
         answers = await draw(backend, choices=4, seed=5)
         advantages = np.array([1.0, -1.0, 0.5, -0.5])
-        await backend.learner.update(UpdateBatch(transitions(answers), 2e-2, advantages, np.ones(4)))
+        await backend.policies["policy"].learner.update(UpdateBatch(transitions(answers), 2e-2, advantages, np.ones(4)))
     (trained,) = await draw(backend, max_tokens=8, temperature=0)
     assert trained.token_ids != untrained[0].token_ids
-    await backend.learner.export(tmp_path / "model")
+    await backend.policies["policy"].learner.export(tmp_path / "model")
     (again,) = await draw(backend, max_tokens=8, temperature=0)
     assert again == trained
     chat = backend.chat_format.render([{"role": "user", "content": "hi"}])
@@ -236,7 +238,7 @@ async def test_the_exported_folder_gives_plain_transformers_the_same_greedy_answ
 
 
 async def test_an_export_can_be_loaded_as_a_backends_model(backend: TorchBackend, tmp_path: Path) -> None:
-    await backend.learner.export(tmp_path / "model")
+    await backend.policies["policy"].learner.export(tmp_path / "model")
     other = TorchBackend.load(TorchOptions(model=str(tmp_path / "model"), **FAST), seed=0)
     assert await draw(other, temperature=0) == await draw(backend, temperature=0)
     await other.close()
@@ -250,10 +252,10 @@ async def test_after_closing_nothing_is_drawn_or_trained(tiny_model_folder: Path
     with pytest.raises(BackendError, match="closed"):
         await draw(backend)
     with pytest.raises(BackendError, match="closed"):
-        await backend.learner.update(UpdateBatch(transitions(answers), 1e-3, np.ones(1), np.ones(1)))
+        await backend.policies["policy"].learner.update(UpdateBatch(transitions(answers), 1e-3, np.ones(1), np.ones(1)))
 
 
 async def test_sampler_and_learner_share_one_set_of_weights(backend: TorchBackend) -> None:
     model = backend._loaded.model
     assert isinstance(model, nn.Module)
-    assert backend.sampler._decoder._model is backend.learner._model is model
+    assert backend.policies["policy"].sampler._decoder._model is backend.policies["policy"].learner._model is model

@@ -89,10 +89,10 @@ def test_a_prepared_weight_is_released_and_not_copied() -> None:
     assert isinstance(ours, OneDnnLinear)
     with torch.no_grad():
         ours(torch.randn(1, 24))
-        assert ours._prepared is not None
-        assert copy.deepcopy(ours)._prepared is None
+        assert ours.prepared is not None
+        assert copy.deepcopy(ours).prepared is None
         release_prepared(ours)
-    assert ours._prepared is None
+    assert ours.prepared is None
 
 
 def test_a_model_keeps_its_parameter_names_and_its_output(tiny_model_folder: Path) -> None:

@@ -1,35 +1,41 @@
-"""The torch backend: one model in this process, sampled from and trained by turns."""
+"""The torch backend: policies in this process, each sampled from and trained by turns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from transformers import AutoTokenizer
 
+from spangrad.backend import SOLE_POLICY
 from spangrad.errors import BackendError
 from spangrad_torch._chat_format import TemplateFormat
-from spangrad_torch._learner import TorchLearner
 from spangrad_torch._model import LoadedModel, find_model, load_model
+from spangrad_torch._model_copy import copied
 from spangrad_torch._options import TorchOptions
+from spangrad_torch._policy import TorchPolicy, make_sampler
 from spangrad_torch._precision import Compute, choose_compute
 from spangrad_torch._pretrained import read_pretrained
 from spangrad_torch._sampler import TorchSampler
 
 if TYPE_CHECKING:
-    from spangrad.backend import Backend, ChatFormat, Learner, Sampler
+    from spangrad.backend import Backend, ChatFormat, Learner, Policy, Sampler
 
 
 class TorchBackend:
-    """A model, its sampler and its learner; implements `spangrad.backend.Backend`.
+    """Policies on one model; implements `spangrad.backend.Backend`.
+
+    With adapters every policy has its own, and they share the model's weights; without, every policy has all weights to itself.
 
     Args:
-        loaded: the model, which sampler and learner share.
+        loaded: the model; the first policy takes it as it is.
         compute: precision, kernels and threads.
         options: the backend's table of train.toml.
         seed: of the adapters' first weights and of answers sampled without a seed.
+        policies: names of the policies.
+        initial: also serve the model as it was loaded.
 
     Raises:
         BackendError: the adapter's target layers are not in the model.
@@ -37,25 +43,35 @@ class TorchBackend:
 
     name = "torch"
 
-    def __init__(self, loaded: LoadedModel, compute: Compute, options: TorchOptions, *, seed: int) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        compute: Compute,
+        options: TorchOptions,
+        *,
+        seed: int,
+        policies: Sequence[str] = (SOLE_POLICY,),
+        initial: bool = False,
+    ) -> None:
         self._loaded = loaded
         self._compute = compute
-        self._options = options
-        self._sampler = TorchSampler(
-            loaded,
-            max_rows=options.max_rows,
-            prefix_cache_mb=options.prefix_cache_mb,
-            threads=compute.decode_threads,
-            autocast=compute.autocast,
-            seed=seed,
-        )
-        self._learner = TorchLearner(
-            loaded, self._sampler, options, threads=compute.train_threads, autocast=compute.autocast, seed=seed
-        )
-        compute.apply(loaded.model)
+        share = options.adapter_options is not None
+        cache = options.prefix_cache_mb // (len(policies) + initial)
+        models = [loaded, *(copied(loaded, share_weights=share) for _ in policies[1:])]
+        frozen = copied(loaded, share_weights=share) if initial else None
+        self._policies = {
+            name: TorchPolicy(model, compute, options, prefix_cache_mb=cache, seed=seed + number)
+            for number, (name, model) in enumerate(zip(policies, models, strict=True))
+        }
+        self._initial: TorchSampler | None = None
+        if frozen is not None:
+            compute.apply(frozen.model)
+            self._initial = make_sampler(frozen, compute, options, prefix_cache_mb=cache, seed=seed + len(policies))
 
     @classmethod
-    def load(cls, options: TorchOptions, *, seed: int) -> Self:
+    def load(
+        cls, options: TorchOptions, *, seed: int, policies: Sequence[str] = (SOLE_POLICY,), initial: bool = False
+    ) -> Self:
         """Loads the model and measures how to compute where an option says auto.
 
         Raises:
@@ -69,58 +85,58 @@ class TorchBackend:
             decode_threads=options.decode_threads,
             train_threads=options.train_threads,
         )
-        return cls(loaded, compute, options, seed=seed)
+        return cls(loaded, compute, options, seed=seed, policies=policies, initial=initial)
 
     @property
-    def sampler(self) -> TorchSampler:
-        """Serves the policy."""
-        return self._sampler
+    def policies(self) -> Mapping[str, TorchPolicy]:
+        """The policies by name."""
+        return self._policies
 
     @property
-    def learner(self) -> TorchLearner:
-        """Updates the policy."""
-        return self._learner
+    def initial(self) -> TorchSampler | None:
+        """Draws from the model as it was loaded, if that was asked for."""
+        return self._initial
 
     @property
     def chat_format(self) -> ChatFormat:
         """Of the model's tokenizer."""
         return self._loaded.chat_format
 
-    @property
-    def policy_version(self) -> int:
-        """Of the weights the sampler draws with."""
-        return self._sampler.policy_version
-
     def describe(self) -> Mapping[str, Any]:
         """Model, parameters, precision, threads and library versions, for the run's summary."""
-        model = self._loaded.model
+        device = self._loaded.model.device
+        weights = {id(weight): weight for policy in self._policies.values() for weight in policy.tensors()}
+        first = next(iter(self._policies.values()))
         return {
             "model": self._loaded.origin,
-            "parameters": sum(weight.numel() for weight in model.parameters()),
-            "trained_parameters": self._learner.trained_parameters,
-            "training": self._learner.training,
-            "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu",
+            "policies": list(self._policies),
+            "parameters": sum(weight.numel() for weight in weights.values()),
+            "trained_parameters": sum(policy.learner.trained_parameters for policy in self._policies.values()),
+            "training": first.learner.training,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "precision": "fp32" if self._compute.autocast is None else "bf16",
             "decode_threads": self._compute.decode_threads,
             "train_threads": self._compute.train_threads,
-            "prefix_tree": self._learner.shares_prefixes,
-            "context_length": self._sampler.context_length,
-            "max_sequence": self._learner.max_sequence,
+            "prefix_tree": first.learner.shares_prefixes,
+            "context_length": first.sampler.context_length,
+            "max_sequence": first.learner.max_sequence,
             "measured_ms": dict(self._compute.measured),
             "versions": {name: metadata.version(name) for name in ("torch", "transformers", "peft", "spangrad-torch")},
         }
 
     async def close(self) -> None:
-        """Stops sampler and learner; answers under way fail."""
-        await self._learner.close()
-        await self._sampler.close()
+        """Stops samplers and learners; answers under way fail."""
+        for policy in self._policies.values():
+            await policy.close()
+        if self._initial is not None:
+            await self._initial.close()
 
 
 if TYPE_CHECKING:
 
-    def _keeps_the_contract(backend: TorchBackend) -> tuple[Backend, Sampler, Learner]:
+    def _keeps_the_contract(backend: TorchBackend, policy: TorchPolicy) -> tuple[Backend, Policy, Sampler, Learner]:
         """Only for the type checker."""
-        return backend, backend.sampler, backend.learner
+        return backend, policy, policy.sampler, policy.learner
 
 
 def load_chat_format(options: TorchOptions) -> TemplateFormat:

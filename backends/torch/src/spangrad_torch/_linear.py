@@ -8,12 +8,15 @@ torch casts each weight at every call; here the prepared weight is kept until th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 
 _NAMES: Final = ("_linear_pointwise", "_reorder_linear_weight")
+_PREPARED: Final = "_spangrad_prepared"
+"""Attribute of a weight that holds its prepared copy; torch does not copy it with the weight."""
 _ROWS: Final = 32
 """Number of rows that prepared weights are laid out for; other numbers work as well."""
 
@@ -66,11 +69,17 @@ class _Multiplication(torch.autograd.Function):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A copy of a weight in oneDNN's layout."""
+
+    state: tuple[int, int, torch.dtype]
+    """What the weight was then: address, change count, type of the copy."""
+    copy: Tensor
+
+
 class OneDnnLinear(nn.Linear):
     """A linear layer that an `nn.Linear` is turned into by `use_onednn`."""
-
-    _prepared: tuple[tuple[int, int, torch.dtype], Tensor] | None = None
-    """What the weight was when it was prepared (address, change count, type of the copy), and the copy in oneDNN's layout."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out)."""
@@ -89,21 +98,24 @@ class OneDnnLinear(nn.Linear):
         product: Tensor = _Multiplication.apply(flat, self.weight, self.bias)  # type: ignore[no-untyped-call]  # torch's is
         return product.view(*x.shape[:-1], -1)
 
+    @property
+    def prepared(self) -> _Prepared | None:
+        """The weight's copy, if it has one. It hangs on the weight: layers that share a weight share it."""
+        found: _Prepared | None = getattr(self.weight, _PREPARED, None)
+        return found
+
     def release(self) -> None:
         """Gives the prepared weight's memory back."""
-        self._prepared = None
+        if self.prepared is not None:
+            setattr(self.weight, _PREPARED, None)
 
     def _prepared_weight(self, dtype: torch.dtype) -> Tensor:
         """The weight in oneDNN's layout, as it is now."""
         weight = self.weight
         state = (weight.data_ptr(), weight._version, dtype)  # noqa: SLF001 - the only count of in-place changes
-        prepared = self._prepared
-        if prepared is None or prepared[0] != state:
+        prepared = self.prepared
+        if prepared is None or prepared.state != state:
             copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), _ROWS)  # noqa: SLF001 - as above
-            prepared = (state, copy)
-            self._prepared = prepared
-        return prepared[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy prepares its own weight."""
-        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}
+            prepared = _Prepared(state, copy)
+            setattr(weight, _PREPARED, prepared)
+        return prepared.copy

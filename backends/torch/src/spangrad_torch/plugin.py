@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spangrad.backend import CORRECTIONS, LOSSES, Backend, Capabilities, ChatFormat
+from spangrad.backend import CORRECTIONS, LOSSES, SOLE_POLICY, Backend, Capabilities, ChatFormat
 from spangrad.plugins import Register, hookimpl
 from spangrad_torch._options import TorchOptions
 
@@ -23,7 +23,8 @@ class TorchFactory:
         corrections=frozenset(CORRECTIONS),
         entropy_bonus=True,
         decoupled=True,
-        adapters=True,
+        several_policies=True,
+        initial=True,
     )
 
     def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,12 +50,21 @@ class TorchFactory:
 
         return load_chat_format(TorchOptions.model_validate(dict(options)))
 
-    def create(self, options: Mapping[str, Any], *, seed: int) -> Backend:
+    def create(
+        self,
+        options: Mapping[str, Any],
+        *,
+        seed: int,
+        policies: Sequence[str] = (SOLE_POLICY,),
+        initial: bool = False,
+    ) -> Backend:
         """Loads the model; takes seconds, and measures the machine where an option says auto.
 
         Args:
             options: the backend's table, with or without defaults filled in.
-            seed: of everything random here: the adapter's first weights and answers sampled without a seed.
+            seed: of everything random here: the adapters' first weights and answers sampled without a seed.
+            policies: names of the policies. With adapters they share the model's weights.
+            initial: also serve the model as it was loaded; without adapters this costs a copy of its weights.
 
         Raises:
             ModelNotFoundError: no such model, with the way to get it.
@@ -62,7 +72,8 @@ class TorchFactory:
         """
         from spangrad_torch._backend import TorchBackend  # noqa: PLC0415 - torch is imported only when a model is loaded
 
-        return TorchBackend.load(TorchOptions.model_validate(dict(options)), seed=seed)
+        checked = TorchOptions.model_validate(dict(options))
+        return TorchBackend.load(checked, seed=seed, policies=policies, initial=initial)
 
 
 if TYPE_CHECKING:

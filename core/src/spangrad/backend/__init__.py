@@ -20,6 +20,7 @@ from spangrad.backend._losses import (
     Sapo,
 )
 from spangrad.backend._protocols import (
+    SOLE_POLICY,
     Backend,
     BackendFactory,
     Capabilities,
@@ -28,6 +29,7 @@ from spangrad.backend._protocols import (
     Learner,
     Message,
     ParsedAnswer,
+    Policy,
     Proximal,
     SampleDelta,
     Sampler,
@@ -40,6 +42,7 @@ from spangrad.backend._protocols import (
 __all__ = [
     "CORRECTIONS",
     "LOSSES",
+    "SOLE_POLICY",
     "Backend",
     "BackendFactory",
     "Capabilities",
@@ -58,6 +61,7 @@ __all__ = [
     "MaskedIS",
     "Message",
     "ParsedAnswer",
+    "Policy",
     "PolicyLoss",
     "PpoClip",
     "Proximal",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from spangrad.backend._loss_settings import LossSettings
 from spangrad.transitions import FloatArray, TransitionBatch
@@ -226,22 +226,52 @@ class Capabilities:
     entropy_bonus: bool = False
     decoupled: bool = False
     """Whether the ratio can be taken to the weights at the start of the step (`Learner.logprobs`)."""
-    adapters: bool = False
+    several_policies: bool = False
+    """Whether it trains several policies, each on its own, that begin as one model."""
+    initial: bool = False
+    """Whether it also serves the model as it was loaded."""
+
+
+class Policy(Protocol):
+    """One policy of a backend."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """Draws from it."""
+        ...
+
+    @property
+    def learner(self) -> Learner:
+        """Updates it, and no other."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Of the weights the sampler draws with."""
+        ...
+
+
+SOLE_POLICY: Final = "policy"
+"""Name of the policy where there is but one."""
 
 
 class Backend(Protocol):
-    """A policy's sampler, learner and chat format, and the life of both."""
+    """Policies that began as one model, with its chat format, and the life of all of them."""
 
     @property
     def name(self) -> str: ...
     @property
-    def sampler(self) -> Sampler: ...
+    def policies(self) -> Mapping[str, Policy]:
+        """The trained policies by name."""
+        ...
+
     @property
-    def learner(self) -> Learner: ...
+    def initial(self) -> Sampler | None:
+        """Draws from the model as it was loaded, which no update changes; None unless `BackendFactory.create` was asked for it."""
+        ...
+
     @property
     def chat_format(self) -> ChatFormat: ...
-    @property
-    def policy_version(self) -> int: ...
     def describe(self) -> Mapping[str, Any]:
         """Model, parameters, precision, threads and library versions, for the run's summary."""
         ...
@@ -274,8 +304,21 @@ class BackendFactory(Protocol):
         """
         ...
 
-    def create(self, options: Mapping[str, Any], *, seed: int) -> Backend:
+    def create(
+        self,
+        options: Mapping[str, Any],
+        *,
+        seed: int,
+        policies: Sequence[str] = (SOLE_POLICY,),
+        initial: bool = False,
+    ) -> Backend:
         """Loads the model.
+
+        Args:
+            options: the backend's own table, as `check` gave it.
+            seed: of everything random.
+            policies: names of the policies to train; several need `Capabilities.several_policies`.
+            initial: also serve the model as it was loaded; needs `Capabilities.initial`.
 
         Raises:
             ModelNotFoundError: no such model, with the way to get it.

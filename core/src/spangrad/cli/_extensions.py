@@ -50,7 +50,8 @@ def doctor(as_json: JsonOption = False) -> None:
             "corrections": sorted(row.value.capabilities.corrections),
             "entropy bonus": row.value.capabilities.entropy_bonus,
             "decoupled updates": row.value.capabilities.decoupled,
-            "adapters": row.value.capabilities.adapters,
+            "several policies": row.value.capabilities.several_policies,
+            "initial model": row.value.capabilities.initial,
         }
         for row in loaded.backends
     }

@@ -91,33 +91,39 @@ def explain(
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write; must not exist.", show_default=False)],
     run: RunOption = None,
+    policy: Annotated[str | None, typer.Option(help="Which policy, where the run has several.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's latest checkpoint as a Hugging Face folder; without --run, of the latest run that has one."""
     if folder.exists():
         raise ConfigError(f"{folder} exists already", cure="Name a folder that does not")
     chosen = _latest_trained() if run is None else run
-    step = asyncio.run(_export(chosen, folder))
+    step = asyncio.run(_export(chosen, folder, policy))
     if as_json:
         print_json({"folder": str(folder), "run": str(chosen), "step": step})
     else:
         typer.echo(f"Step {step} of {chosen} written to {folder}")
 
 
-async def _export(run: Path, folder: Path) -> int:
+async def _export(run: Path, folder: Path, policy: str | None) -> int:
     from spangrad.plugins import load_plugins
-    from spangrad.training import POLICY_FOLDER, RunFolder
+    from spangrad.training import POLICIES, RunFolder
 
     found = RunFolder(run).latest_checkpoint()
     if found is None:
         raise CheckpointError(f"{run} holds no checkpoint", cure="Give the folder of a run that has been trained")
     step, checkpoint = found
     settings = RunFolder(run).settings()
+    if policy not in {None, *settings.policies} or (policy is None and len(settings.policies) > 1):
+        what = f"has no policy {policy!r}" if policy else "has several policies"
+        raise ConfigError(f"{run} {what}", cure=f"Give --policy with one of {', '.join(settings.policies)}")
+    chosen = policy or settings.policies[0]
     factory = load_plugins().backends.get(settings.backend)
-    backend = factory.create(settings.backend_options, seed=settings.seed)
+    backend = factory.create(settings.backend_options, seed=settings.seed, policies=[chosen])
     try:
-        await backend.learner.load(checkpoint / POLICY_FOLDER)
-        await backend.learner.export(folder)
+        learner = backend.policies[chosen].learner
+        await learner.load(checkpoint / POLICIES / chosen)
+        await learner.export(folder)
     finally:
         await backend.close()
     return step

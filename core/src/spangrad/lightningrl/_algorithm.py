@@ -82,13 +82,21 @@ class LightningRL:
             batch=batch,
             returns=returns,
             advantages=np.where(trained, advantages, 0.0),
-            token_weights=np.where(trained, self.weighting.token_weights(batch), 0.0),
+            token_weights=np.where(trained, self._token_weights(batch), 0.0),
             reasons=reasons,
             metrics=step_metrics(batch, comparisons[0], returns, advantages, reasons) | memory_metrics(after),
             warnings=self._warnings(batch, comparisons[0], reasons),
             recalled=memory,
             memory=after,
         )
+
+    def _token_weights(self, batch: TransitionBatch) -> FloatArray:
+        """(T,) each policy has a loss of its own, and what weighs the same does so within it."""
+        weights = np.zeros(len(batch))
+        for policy in np.unique(batch.policies):
+            own = batch.policies == policy
+            weights[own] = self.weighting.token_weights(batch.select(own))
+        return weights
 
     def _warnings(self, batch: TransitionBatch, groups: Comparison, reasons: Sequence[Reason]) -> tuple[str, ...]:
         """What the user should know about the step."""

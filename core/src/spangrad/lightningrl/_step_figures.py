@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spangrad.lightningrl._comparison import Comparison
 from spangrad.lightningrl._grouping import UNNAMED, agent_names
@@ -46,7 +47,13 @@ def step_metrics(
         metrics["return_max"] = float(per_rollout.max())
     if trained.any():
         metrics["advantage_abs_mean"] = float(np.abs(advantages[trained]).mean())
-    return metrics | dict(_agent_metrics(batch, returns, np.where(trained, advantages, np.nan)))
+    of_trained = np.where(trained, advantages, np.nan)
+    agents, policies = np.array(agent_names(batch)), batch.policies
+    if set(agents.tolist()) != {UNNAMED}:
+        metrics |= _part_metrics("agent", agents, batch, returns, of_trained)
+    if len(set(policies.tolist())) > 1:  # else the step's own figures say it all
+        metrics |= _part_metrics("policy", policies, batch, returns, of_trained)
+    return metrics
 
 
 def _groups_of_only(reason: Reason, groups: Comparison, reasons: Sequence[Reason]) -> int:
@@ -57,29 +64,29 @@ def _groups_of_only(reason: Reason, groups: Comparison, reasons: Sequence[Reason
     return int(only.sum())
 
 
-def _agent_metrics(batch: TransitionBatch, returns: FloatArray, advantages: FloatArray) -> Iterator[tuple[str, float]]:
-    """Returns and advantages of each agent; nothing where no agent has a name.
+def _part_metrics(
+    kind: str, names: NDArray[np.str_], batch: TransitionBatch, returns: FloatArray, advantages: FloatArray
+) -> Iterator[tuple[str, float]]:
+    """Returns and advantages of each agent or each policy.
 
-    A return is the mean of what the agent's calls of a rollout earned, and every rollout weighs the same; an advantage is
-    that of a trained call (the others' are NaN).
+    A return is the mean of what the calls of a rollout that are of this agent or policy earned, and every rollout weighs the
+    same; an advantage is that of a trained call (the others' are NaN).
     """
-    names = np.array(agent_names(batch))
-    found = sorted(set(names.tolist()))
-    for name in found if found != [UNNAMED] else ():
+    for name in sorted(set(names.tolist())):
         own = names == name
         rollouts = batch.rollout_index[own]
         counts = np.bincount(rollouts)
         per_rollout = np.bincount(rollouts, weights=returns[own])[counts > 0] / counts[counts > 0]
-        yield f"agent/{name}/transitions", int(own.sum())
-        yield f"agent/{name}/rollouts", len(per_rollout)
-        yield f"agent/{name}/return_mean", float(per_rollout.mean())
+        yield f"{kind}/{name}/transitions", int(own.sum())
+        yield f"{kind}/{name}/rollouts", len(per_rollout)
+        yield f"{kind}/{name}/return_mean", float(per_rollout.mean())
         if len(per_rollout) > 1:
-            yield f"agent/{name}/return_std", float(per_rollout.std(ddof=1))
+            yield f"{kind}/{name}/return_std", float(per_rollout.std(ddof=1))
         trained = advantages[own & ~np.isnan(advantages)]
-        yield f"agent/{name}/trained_transitions", len(trained)
+        yield f"{kind}/{name}/trained_transitions", len(trained)
         if len(trained):
-            yield f"agent/{name}/advantage_mean", float(trained.mean())
-            yield f"agent/{name}/advantage_abs_mean", float(np.abs(trained).mean())
+            yield f"{kind}/{name}/advantage_mean", float(trained.mean())
+            yield f"{kind}/{name}/advantage_abs_mean", float(np.abs(trained).mean())
 
 
 def step_warnings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spangrad.capture import RewardList, Rollout, RolloutScope, named_rewards, reward_value
@@ -12,7 +12,7 @@ from spangrad.errors import RewardError
 from spangrad.rollouts._failure import failure
 from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts._scoring import RewardFunction
-from spangrad.rollouts.judging import FinishedRollout, GroupJudge, RewardSource
+from spangrad.rollouts.judging import FinishedRollout, GroupJudge, ModelJudge, RewardSource
 from spangrad.rollouts.rules import Rule
 from spangrad.transitions import RewardWeights
 
@@ -66,6 +66,16 @@ class Judges:
                 f"rewards.weights has no weight for the reward {', '.join(map(repr, lacking))}",
                 cure="Give every reward a weight; 0 records it without counting it",
             )
+
+    def asking(self, gateway: str, key: str) -> Judges:
+        """The same judges, those that are a route of the run's gateway told where it is.
+
+        Args:
+            gateway: its URL, `/v1` included.
+            key: lets them call it.
+        """
+        sources = [one.asking(gateway, key) if isinstance(one, ModelJudge) else one for one in self.sources]
+        return replace(self, sources=tuple(sources), group=self.group and self.group.asking(gateway, key))
 
     def close(self) -> None:
         """Ends processes that judge."""

@@ -11,7 +11,13 @@ from spangrad.testing._byte_chat_format import ByteChatFormat
 from spangrad.testing._contract._endpoint import ContractEndpoint
 from spangrad.testing._contract._reference_run import REFERENCE, ReferenceRun, tool_call_text
 from spangrad.testing._contract._subject import ContractSubject, Structure
-from spangrad.testing._scripted_backend import ScriptedBackend, ScriptedFactory, ScriptedLearner, arithmetic_script
+from spangrad.testing._scripted_backend import (
+    ScriptedBackend,
+    ScriptedFactory,
+    ScriptedLearner,
+    ScriptedPolicy,
+    arithmetic_script,
+)
 from spangrad.testing._scripted_endpoint import ReceivedRequest, ScriptedEndpoint
 from spangrad.testing._scripted_sampler import Piece, Script, ScriptedPrompt, ScriptedSampler, scripted_logprob
 
@@ -32,6 +38,7 @@ __all__ = [
     "ScriptedEndpoint",
     "ScriptedFactory",
     "ScriptedLearner",
+    "ScriptedPolicy",
     "ScriptedPrompt",
     "ScriptedSampler",
     "Structure",

@@ -7,14 +7,15 @@ import json
 import operator
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from spangrad.backend import Capabilities, UpdateBatch, UpdateReport
+from spangrad.backend import SOLE_POLICY, Capabilities, UpdateBatch, UpdateReport
 from spangrad.errors import CheckpointError
 from spangrad.testing._byte_chat_format import ByteChatFormat
 from spangrad.testing._scripted_sampler import Script, ScriptedPrompt, ScriptedSampler
@@ -135,18 +136,43 @@ def _write(folder: Path, text: str) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class ScriptedPolicy:
+    """A sampler and a learner that notes what it is given; a `Policy`."""
+
+    sampler: ScriptedSampler
+    learner: ScriptedLearner
+
+    @property
+    def version(self) -> int:
+        """Raised by publishing."""
+        return self.sampler.policy_version
+
+
 class ScriptedBackend:
     """A `Backend` for tests of everything around backends.
 
     Args:
-        script: what the sampler answers.
-        context_length: of the sampler, in tokens (bytes).
+        script: what the samplers answer.
+        context_length: of the samplers, in tokens (bytes).
+        policies: names of the policies.
+        initial: whether there is a sampler that no learner belongs to.
     """
 
-    def __init__(self, script: Script, *, context_length: int = 65536) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        context_length: int = 65536,
+        policies: Sequence[str] = (SOLE_POLICY,),
+        initial: bool = False,
+    ) -> None:
         self.closed = False
-        self._sampler = ScriptedSampler(script, context_length=context_length)
-        self._learner = ScriptedLearner(self._sampler)
+        self._policies: dict[str, ScriptedPolicy] = {}
+        for name in policies:
+            sampler = ScriptedSampler(script, context_length=context_length, policy=name)
+            self._policies[name] = ScriptedPolicy(sampler, ScriptedLearner(sampler))
+        self._initial = ScriptedSampler(script, context_length=context_length) if initial else None
         self._chat_format = ByteChatFormat()
 
     @property
@@ -155,24 +181,19 @@ class ScriptedBackend:
         return "scripted"
 
     @property
-    def sampler(self) -> ScriptedSampler:
-        """Follows the script."""
-        return self._sampler
+    def policies(self) -> Mapping[str, ScriptedPolicy]:
+        """Follow the script."""
+        return self._policies
 
     @property
-    def learner(self) -> ScriptedLearner:
-        """Notes what it is given."""
-        return self._learner
+    def initial(self) -> ScriptedSampler | None:
+        """Follows the script, at version 0 for ever."""
+        return self._initial
 
     @property
     def chat_format(self) -> ByteChatFormat:
         """Bytes."""
         return self._chat_format
-
-    @property
-    def policy_version(self) -> int:
-        """Raised by publishing."""
-        return self._sampler.policy_version
 
     def describe(self) -> Mapping[str, Any]:
         """Its name; there is nothing else to say."""
@@ -224,10 +245,17 @@ class ScriptedFactory:
         self.check(options)
         return ByteChatFormat()
 
-    def create(self, options: Mapping[str, Any], *, seed: int) -> ScriptedBackend:
+    def create(
+        self,
+        options: Mapping[str, Any],
+        *,
+        seed: int,
+        policies: Sequence[str] = (SOLE_POLICY,),
+        initial: bool = False,
+    ) -> ScriptedBackend:
         """A new backend; `seed` changes nothing, as the script draws from each request's seed."""
         del seed
         context_length = self.check(options)["context_length"]
-        backend = ScriptedBackend(self._script, context_length=context_length)
+        backend = ScriptedBackend(self._script, context_length=context_length, policies=policies, initial=initial)
         self.created.append(backend)
         return backend

@@ -24,6 +24,8 @@ class ScriptedPrompt:
     choice: int
     """Which of the request's choices, from 0."""
     policy_version: int
+    policy: str | None = None
+    """Name of the policy asked; None for the model as it was loaded."""
 
     @cached_property
     def messages(self) -> list[dict[str, str]]:
@@ -77,6 +79,8 @@ class ScriptedSampler:
     context_length: int = 65536
     policy_version: int = 0
     """Stamped on every token sampled from now on."""
+    policy: str | None = None
+    """Shown to the script."""
     started: int = field(default=0, init=False)
     """Requests that began."""
     finished: int = field(default=0, init=False)
@@ -96,7 +100,8 @@ class ScriptedSampler:
         self.started += 1
         for choice in range(request.choices):
             answer = _Answer(request, choice, self.policy_version)
-            pieces = self.script(ScriptedPrompt(request.prompt_ids, request.params, choice, self.policy_version))
+            prompt = ScriptedPrompt(request.prompt_ids, request.params, choice, self.policy_version, self.policy)
+            pieces = self.script(prompt)
             for piece in (pieces,) if isinstance(pieces, str | Exception) else pieces:
                 if isinstance(piece, Exception):
                     raise piece

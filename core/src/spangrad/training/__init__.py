@@ -1,6 +1,6 @@
 """From a train.toml to a trained model: settings, the loop in named steps, evaluation, checkpoints, and what a run leaves."""
 
-from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
+from spangrad.training._checkpoint import POLICIES
 from spangrad.training._collection import StopRequestedError
 from spangrad.training._config import TrainConfig
 from spangrad.training._evaluation import Evaluation
@@ -19,7 +19,7 @@ from spangrad.training._tasks import load_tasks, parsed
 from spangrad.training._unconfigured import unconfigured
 
 __all__ = [
-    "POLICY_FOLDER",
+    "POLICIES",
     "Evaluation",
     "Listening",
     "LoadedConfig",

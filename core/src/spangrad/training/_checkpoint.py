@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from spangrad.training._run_file import read_record
 from spangrad.training._run_folder import RunFolder
 
 STATE = "state.json"
-POLICY = "policy"
+POLICIES = "policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,16 @@ class RunState:
     """What the advantage estimator remembers; empty for those that remember nothing, and in checkpoints of older versions."""
 
 
-async def save_checkpoint(folder: RunFolder, learner: Learner, state: RunState) -> None:
-    """Writes a checkpoint; the previous one is kept until this one is whole.
+async def save_checkpoint(folder: RunFolder, learners: Mapping[str, Learner], state: RunState) -> None:
+    """Writes a checkpoint of all policies; the previous one is kept until this one is whole.
 
     Raises:
         CheckpointError: it cannot be written.
     """
     try:
         with folder.new_checkpoint(state.step) as path:
-            await learner.save(path / POLICY)
+            for name, learner in learners.items():
+                await learner.save(path / POLICIES / name)
             (path / STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
     except OSError as error:
         raise CheckpointError(

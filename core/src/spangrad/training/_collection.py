@@ -15,8 +15,9 @@ from spangrad.lightningrl import check_size
 from spangrad.rollouts import RolloutJob, RolloutResult, work_of
 from spangrad.rollouts.rules import RULE_SOURCE, derived
 from spangrad.store import RolloutRecord, RolloutStatus
+from spangrad.training._policies import serving_versions
 from spangrad.training._progress import Phase
-from spangrad.training._session import ENDPOINT_VERSION, Session
+from spangrad.training._session import Session
 from spangrad.transitions import Extraction, LedgerEntry, Transition, extract, leftovers
 
 T = TypeVar("T")
@@ -158,9 +159,8 @@ def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
     if record is None or record.status in _UNFINISHED:
         return None
     calls = session.store.calls(record.rollout_id, record.attempt)
-    outside = session.preparation.config.policy.endpoint is not None
-    present = ENDPOINT_VERSION if outside else session.backend.policy_version
-    if any(call.policy_version not in {None, present} for call in calls):
+    present = serving_versions(session.preparation.config, session.backend)
+    if any(call.policy_version not in {None, present.get(call.policy)} for call in calls if call.policy is not None):
         return None
     output = json.loads(record.output) if record.output else None
     rewards = tuple(session.store.rewards(record.rollout_id, record.attempt))
@@ -203,7 +203,7 @@ def extraction_of(session: Session, record: RolloutRecord) -> Extraction:
         store.calls(record.rollout_id),
         rewards,
         store.spans(record.rollout_id),
-        trained_agents=session.preparation.config.policy.train,
+        trained_agents={policy.name: policy.agents for policy in session.preparation.config.trained},
         weights=session.preparation.judges.weights,
     )
 

@@ -7,11 +7,13 @@ Unknown keys and wrong types are errors, all reported at once with their lines. 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from spangrad.backend import SOLE_POLICY
 from spangrad.rollouts.rules import OPTIONS
 
 
@@ -32,6 +34,7 @@ def _folder_name(value: str) -> str:
     return value
 
 
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200), AfterValidator(_folder_name)]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -63,11 +66,14 @@ class AgentTable(Table):
 
 
 class JudgeTable(Table):
-    """A model that scores what the agent gave, served by an OpenAI-compatible server that no training changes."""
+    """A model that scores what the agent gave, and that no training changes."""
 
-    endpoint: Annotated[str, AfterValidator(_web_address)]
+    route: Annotated[str, Field(min_length=1)] | None = None
+    """A model of this run's `[routes]`; instead of an endpoint."""
+    endpoint: Annotated[str, AfterValidator(_web_address)] | None = None
     """The server's URL, `/v1` included."""
-    model: str
+    model: str | None = None
+    """What the server calls the model."""
     key_env: str | None = None
     """Environment variable holding the server's API key."""
     criteria: Annotated[str, Field(min_length=1)]
@@ -77,6 +83,17 @@ class JudgeTable(Table):
     lowest: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     highest: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     """Bounds of a score; a reply with another counts as no score."""
+
+    @model_validator(mode="after")
+    def _one_model(self) -> JudgeTable:
+        if (self.route is None) == (self.endpoint is None):
+            raise ValueError('give either route = "NAME" of [routes], or endpoint and model')
+        if self.route is None and self.model is None:
+            raise ValueError("endpoint needs model")
+        ignored = [key for key in ("model", "key_env") if self.route is not None and getattr(self, key) is not None]
+        if ignored:
+            raise ValueError(f"with a route {' and '.join(ignored)} would do nothing")
+        return self
 
     @model_validator(mode="after")
     def _a_range(self) -> JudgeTable:
@@ -172,6 +189,47 @@ class PolicyTable(Table):
     """What that server calls the model; the alias asked for when not given."""
     endpoint_key_env: str | None = None
     """Environment variable holding that server's API key."""
+
+
+class AdapterTable(Table):
+    """One of several policies that begin as the model of `[policy]`."""
+
+    aliases: list[str] | None = Field(default=None, min_length=1)
+    """What agents put into `model=`; the policy's name when not given."""
+    train: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names of the agents whose calls it is trained on; all when not given."""
+
+
+class FixedRouteTable(Table):
+    """A model that agents may ask for and that is not trained."""
+
+    frozen: Literal[True] | None = None
+    """The model of `[policy]` as it was loaded."""
+    endpoint: Annotated[str, AfterValidator(_web_address)] | None = None
+    """URL of an OpenAI-compatible server."""
+    model: str | None = None
+    """What that server calls the model; the alias when not given."""
+    key_env: str | None = None
+    """Environment variable holding that server's API key."""
+
+    @model_validator(mode="after")
+    def _one_model(self) -> FixedRouteTable:
+        if (self.frozen is None) == (self.endpoint is None):
+            raise ValueError("give either frozen = true or endpoint")
+        ignored = [key for key in ("model", "key_env") if self.frozen and getattr(self, key) is not None]
+        if ignored:
+            raise ValueError(f"a frozen model has no use for {' and '.join(ignored)}; it would do nothing")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPolicy:
+    """A policy that is trained: who asks for it, and whose calls count."""
+
+    name: str
+    aliases: tuple[str, ...]
+    agents: tuple[str, ...] | None
+    """Names of the agents whose calls it is trained on; None for all."""
 
 
 class SamplingTable(Table):
@@ -279,7 +337,7 @@ class EvaluationTable(Table):
 class TrainConfig(Table):
     """A whole train.toml."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200), AfterValidator(_folder_name)] = "run"
+    name: FolderName = "run"
     """Name of the run's folder."""
     seed: Count = 0
     backend: str = "torch"
@@ -287,9 +345,24 @@ class TrainConfig(Table):
     rewards: RewardsTable = RewardsTable()
     tasks: TasksTable
     policy: PolicyTable = PolicyTable()
+    policies: dict[FolderName, AdapterTable] = Field(default_factory=dict)
+    """Several policies by name; without any, there is the one that `policy` describes."""
+    routes: dict[Annotated[str, Field(min_length=1)], FixedRouteTable] = Field(default_factory=dict)
+    """Model alias -> a model that is not trained."""
     sampling: SamplingTable = SamplingTable()
     rollouts: RolloutsTable = RolloutsTable()
     warm_start: WarmStartTable | None = None
     algorithm: AlgorithmTable = AlgorithmTable()
     training: TrainingTable
     evaluation: EvaluationTable = EvaluationTable()
+
+    @property
+    def trained(self) -> tuple[TrainedPolicy, ...]:
+        """The policies that are trained, at least one."""
+        if not self.policies:
+            agents = self.policy.train
+            return (TrainedPolicy(SOLE_POLICY, tuple(self.policy.aliases), None if agents is None else tuple(agents)),)
+        return tuple(
+            TrainedPolicy(name, tuple(table.aliases or [name]), None if table.train is None else tuple(table.train))
+            for name, table in self.policies.items()
+        )

@@ -21,7 +21,8 @@ class Evaluation:
 
     heldout: str
     step: int
-    policy_version: int
+    policy_versions: Mapping[str, int]
+    """Of each policy."""
     success: Proportion
     """Rollouts with at least the reward that counts as a success; a failed rollout is no success."""
     reward_mean: float
@@ -33,7 +34,7 @@ class Evaluation:
         return {
             "heldout": self.heldout,
             "step": self.step,
-            "policy_version": self.policy_version,
+            "policy_versions": dict(self.policy_versions),
             "tasks": self.success.count,
             "successes": self.success.successes,
             "success": self.success.value,
@@ -49,7 +50,7 @@ class Evaluation:
         return cls(
             heldout=record["heldout"],
             step=record["step"],
-            policy_version=record["policy_version"],
+            policy_versions=record["policy_versions"],
             success=proportion(record["successes"], record["tasks"]),
             reward_mean=record["reward_mean"],
             unrewarded=record["unrewarded"],
@@ -73,7 +74,7 @@ def evaluation_jobs(heldout: str, tasks: Sequence[Task], step: int) -> list[Roll
 
 
 def evaluation(
-    heldout: str, step: int, policy_version: int, results: Sequence[RolloutResult], *, success_at: float
+    heldout: str, step: int, policy_versions: Mapping[str, int], results: Sequence[RolloutResult], *, success_at: float
 ) -> Evaluation:
     """Counts what came back."""
     rewards = [result.reward for result in results]
@@ -82,7 +83,7 @@ def evaluation(
     return Evaluation(
         heldout=heldout,
         step=step,
-        policy_version=policy_version,
+        policy_versions=policy_versions,
         success=proportion(successes, len(results)),
         reward_mean=sum(given) / len(results),
         unrewarded=len(results) - len(given),

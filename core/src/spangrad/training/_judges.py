@@ -48,4 +48,6 @@ def _judge_settings(table: JudgeTable) -> JudgeSettings:
     key = os.environ.get(table.key_env, "") if table.key_env else ""
     if table.key_env and not key:
         raise ConfigError(f"The environment variable {table.key_env} named by rewards.judge.key_env is not set")
-    return JudgeSettings(table.endpoint, table.model, key, table.criteria, table.lowest, table.highest)
+    return JudgeSettings(
+        table.endpoint, table.model or table.route or "", key, table.criteria, table.lowest, table.highest
+    )

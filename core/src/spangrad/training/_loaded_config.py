@@ -136,10 +136,10 @@ def _suggestion(path: Sequence[object]) -> str:
 
     model: type[BaseModel] = TrainConfig
     for part in path[:-1]:
-        if isinstance(part, int):  # an element of a list of tables
-            continue
         known = model.model_fields.get(str(part))
-        inner = known.annotation if known else None
+        if known is None:  # an element of a list of tables, or a name that the user chose
+            continue
+        inner = known.annotation
         candidates = [inner, *getattr(inner, "__args__", ())]
         tables = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
         if not tables:

@@ -12,8 +12,7 @@ import numpy as np
 from spangrad.backend import UpdateReport
 from spangrad.lightningrl import AdvantageReport
 from spangrad.store import RolloutStatus
-from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
-from spangrad.training._checkpoint import RunState, read_state, save_checkpoint
+from spangrad.training._checkpoint import POLICIES, RunState, read_state, save_checkpoint
 from spangrad.training._clock import Clock
 from spangrad.training._collection import Collection, StopRequestedError, collect, settle
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
@@ -21,18 +20,18 @@ from spangrad.training._jobs import training_jobs
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
-from spangrad.training._session import POLICY, Session
+from spangrad.training._session import Session
 from spangrad.training._staleness import without_stale
 from spangrad.training._step_checks import check_ids, missing_agents, missing_rewards, unlinked_work
 from spangrad.training._summary import RunSummary
 from spangrad.training._update_figures import shown_figures, update_figures
 from spangrad.training._updates import update_batches
-from spangrad.training._warm_start import demonstrated, imitation_batch, ramped
+from spangrad.training._warm_start import demonstrated, imitation_batches, ramped
 from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
 
 
 class Trainer:
-    """Trains one policy in an open session.
+    """Trains the policies of an open session.
 
     Args:
         session: the live parts.
@@ -43,7 +42,7 @@ class Trainer:
     def __init__(self, session: Session, display: ProgressDisplay, stop: asyncio.Event) -> None:
         self._session = session
         self._config = session.preparation.config
-        self._learner = session.backend.learner
+        self._learners = {name: policy.learner for name, policy in session.backend.policies.items()}
         self._display = display
         self._stop = stop
         self._metrics = MetricsFile(session.folder.metrics)
@@ -79,7 +78,8 @@ class Trainer:
             after = await self._evaluate(training.steps)
         finally:
             await self._save()
-        await self._learner.export(self._session.folder.model)
+        for name, learner in self._learners.items():
+            await learner.export(self._session.folder.model_of(name, self._learners))
         return self._summary(before, after)
 
     async def _restore(self) -> None:
@@ -91,7 +91,8 @@ class Trainer:
         _, checkpoint = found
         self._state = self._saved = read_state(checkpoint, self._state.identity)
         self._clock.before = self._state.train_seconds
-        await self._learner.load(checkpoint / POLICY_FOLDER)
+        for name, learner in self._learners.items():
+            await learner.load(checkpoint / POLICIES / name)
         self._metrics.keep_until(self._state.step)
         self._display.line(
             f"Going on after warm-start step {self._state.warm_start_steps}, training step {self._state.step}"
@@ -106,7 +107,7 @@ class Trainer:
             return
         with self._clock.phase("checkpoint"):
             state = replace(self._state, train_seconds=self._clock.total)
-            await save_checkpoint(self._session.folder, self._learner, state)
+            await save_checkpoint(self._session.folder, self._learners, state)
         self._saved = state
 
     async def _warm_start(self) -> None:
@@ -114,7 +115,7 @@ class Trainer:
         if table is None or self._state.warm_start_steps >= table.steps:
             return
         conversations = self._session.preparation.demonstrations
-        examples = demonstrated(conversations, self._session.backend.chat_format, policy=POLICY)
+        examples = demonstrated(conversations, self._session.backend.chat_format, policies=list(self._learners))
         with self._clock.phase("warm_start"), self._display.phase("warm start", table.steps) as phase:
             phase.advance(self._state.warm_start_steps)
             for step in range(self._state.warm_start_steps + 1, table.steps + 1):
@@ -122,20 +123,27 @@ class Trainer:
                 chosen = tasks_of_step(step, tasks=len(examples), per_step=table.batch, seed=self._config.seed)
                 transitions = [transition for index in chosen for transition in examples[index]]
                 rate = ramped(table.learning_rate, step, table.ramp_steps)
-                report = await self._learner.imitate(imitation_batch(transitions, rate))
+                batches = imitation_batches(transitions, rate)
+                reports = [(name, await self._learners[name].imitate(batch)) for name, batch in batches.items()]
                 self._state = replace(self._state, warm_start_steps=step)
                 self._metrics.append(
-                    "warm_start", step=0, warm_start_step=step, learning_rate=rate, **update_figures(report)
+                    "warm_start",
+                    step=0,
+                    warm_start_step=step,
+                    learning_rate=rate,
+                    updates=[update_figures(name, report) for name, report in reports],
                 )
-                phase.advance(1, {"loss": f"{report.loss:.3f}"})
+                phase.advance(1, {"loss": " ".join(f"{report.loss:.3f}" for _, report in reports)})
                 self._show_done()
-        await self._learner.publish()
+        for learner in self._learners.values():
+            await learner.publish()
         await self._save()
 
     async def _begin_reinforcement(self) -> None:
-        await self._learner.restart_optimizer()
-        if self._session.preparation.loss.kl is not None:
-            await self._learner.freeze_reference()
+        for learner in self._learners.values():
+            await learner.restart_optimizer()
+            if self._session.preparation.loss.kl is not None:
+                await learner.freeze_reference()
 
     async def _evaluate(self, step: int) -> list[Evaluation]:
         """Measures every held-out set after a step, unless that has been done."""
@@ -153,7 +161,7 @@ class Trainer:
             measured = evaluation(
                 heldout,
                 step,
-                self._session.backend.policy_version,
+                self._session.versions,
                 collection.results,
                 success_at=self._config.evaluation.success_at,
             )
@@ -184,48 +192,52 @@ class Trainer:
         failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
         report = self._session.preparation.algorithm.compute(
             TransitionBatch(collection.transitions),
-            max_sequence=self._learner.max_sequence,
+            max_sequence=min(learner.max_sequence for learner in self._learners.values()),
             memory=self._state.memory,
         )
         if failed > self._config.training.max_failed * len(jobs):
             self._display.line(f"Step {step} is not trained on: {failed} of {len(jobs)} rollouts failed")
             report = report.without_update(Reason.BATCH_FAILED)
-        report = without_stale(report, self._session.backend.policy_version, self._config.algorithm.max_staleness)
+        report = without_stale(report, self._session.versions, self._config.algorithm.max_staleness)
         for warning in report.warnings:
             self._display.line(f"Step {step}: {warning}")
         with self._clock.phase("learning"), self._display.phase(f"step {step} learning", 1) as phase:
             updates = await self._learn(step, report)
             phase.advance(1, shown_figures(updates, report))
-        if updates:
-            await self._learner.publish()
+        for name in {name for name, _ in updates}:
+            await self._learners[name].publish()
         self._settle([*collection.excluded, *report.ledger(step)], step)
         self._state = replace(self._state, step=step, memory=dict(report.memory))
         self._record(step, collection, report, updates, failed)
         self._show_done()
 
-    async def _learn(self, step: int, report: AdvantageReport) -> list[UpdateReport]:
-        """One or more optimiser steps; groups stay whole. No step at all when nothing has an advantage."""
-        batches = await update_batches(self._config, self._session.preparation.loss, self._learner, report, step)
-        return [await self._learner.update(batch) for batch in batches]
+    async def _learn(self, step: int, report: AdvantageReport) -> list[tuple[str, UpdateReport]]:
+        """One or more optimiser steps of each policy; groups stay whole. No step at all of one that has no advantage."""
+        loss = self._session.preparation.loss
+        made = []
+        for name, learner in self._learners.items():
+            batches = await update_batches(self._config, loss, learner, report, policy=name, step=step)
+            made += [(name, await learner.update(batch)) for batch in batches]
+        return made
 
     def _record(
         self,
         step: int,
         collection: Collection,
         report: AdvantageReport,
-        updates: Sequence[UpdateReport],
+        updates: Sequence[tuple[str, UpdateReport]],
         failed: int,
     ) -> None:
         rewards = collection.rewards
         self._counts["rollouts"] += len(collection.results)
         self._counts["failed_rollouts"] += failed
         self._counts["updates"] += len(updates)
-        self._counts["trained_tokens"] += sum(update.tokens for update in updates)
+        self._counts["trained_tokens"] += sum(update.tokens for _, update in updates)
         self._counts["sampled_tokens"] += collection.sampled_tokens
         self._metrics.append(
             "step",
             step=step,
-            policy_version=self._session.backend.policy_version,
+            policy_versions=self._session.versions,
             train_seconds=self._clock.total,
             reward_mean=float(np.mean(rewards)) if rewards else None,
             success=sum(r >= self._config.evaluation.success_at - 1e-9 for r in rewards) / len(collection.results),
@@ -237,7 +249,7 @@ class Trainer:
             sampled_tokens=collection.sampled_tokens,
             rules=collection.rules,
             rollout_seconds=collection.seconds,
-            updates=[update_figures(update) for update in updates],
+            updates=[update_figures(name, update) for name, update in updates],
             lightningrl=dict(report.metrics),
         )
 
@@ -257,7 +269,8 @@ class Trainer:
 
     def _settle(self, entries: Sequence[LedgerEntry], step: int) -> None:
         rest = settle(self._session, entries, step)
-        for reason, count in sorted(Counter(entry.reason for entry in rest).items()):
+        lost = Counter(entry.reason for entry in rest if entry.reason is not Reason.NOT_TRAINED_POLICY)
+        for reason, count in sorted(lost.items()):
             self._display.line(
                 f"Step {step}: {count} calls belong to no rollout under way ({reason.value}); none is trained on"
             )

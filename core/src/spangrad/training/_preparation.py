@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from spangrad.backend import BackendFactory, LossSettings
+from spangrad.backend import Backend, BackendFactory, LossSettings
 from spangrad.errors import ConfigError
 from spangrad.lightningrl import Grouping, LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
@@ -21,6 +21,7 @@ from spangrad.training._credit import credit_assigner
 from spangrad.training._judges import load_judges
 from spangrad.training._loaded_config import LoadedConfig, config_error, load_config
 from spangrad.training._loss import loss_conflicts, loss_settings
+from spangrad.training._policies import policy_conflicts, wants_initial
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
 from spangrad.transitions import RewardWeights
@@ -42,10 +43,24 @@ class PolicyPreparation:
         """The settings."""
         return self.loaded.config
 
+    def create_backend(self) -> Backend:
+        """Loads the model.
+
+        Raises:
+            ModelNotFoundError: no such model.
+            BackendError: it cannot be trained here.
+        """
+        names = [policy.name for policy in self.config.trained]
+        initial = wants_initial(self.config)
+        return self.factory.create(self.backend_options, seed=self.config.seed, policies=names, initial=initial)
+
     def settings(self) -> RunSettings:
         """What the run's folder keeps of all this."""
         config = self.config
-        return RunSettings(config.backend, dict(self.backend_options), config.seed, config.model_dump(mode="json"))
+        names = [policy.name for policy in config.trained]
+        return RunSettings(
+            config.backend, dict(self.backend_options), config.seed, names, config.model_dump(mode="json")
+        )
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,7 @@ class Preparation(PolicyPreparation):
         return {
             "seed": self.config.seed,
             "model": self.config.policy.model,
+            "policies": [policy.name for policy in self.config.trained],
             "tasks": digest(self.tasks),
             "tasks_per_step": training.tasks_per_step,
             "rollouts_per_task": training.rollouts_per_task,
@@ -103,7 +119,7 @@ def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparati
             name: load_tasks(source, folder, key=f"tasks.heldout.{name}")
             for name, source in config.tasks.heldout.items()
         },
-        demonstrations=load_demonstrations(config.warm_start.demonstrations, folder) if config.warm_start else (),
+        demonstrations=_demonstrations(config, folder),
     )
 
 
@@ -127,6 +143,7 @@ def checked_parts(
     problems: list[str] = []
     options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
     algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
+    problems += _located(loaded, policy_conflicts(loaded.config, loaded.config.backend, factory.capabilities))
     loss = _collect(problems, lambda: loss_settings(loaded))
     if loss is not None:
         problems += conflicts(factory, options)
@@ -180,6 +197,19 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
     return algorithm
 
 
+def _demonstrations(config: TrainConfig, folder: Path) -> tuple[Mapping[str, Any], ...]:
+    if config.warm_start is None:
+        return ()
+    names = [policy.name for policy in config.trained]
+    return load_demonstrations(config.warm_start.demonstrations, folder, policies=names)
+
+
+def _one_agent(config: TrainConfig) -> bool:
+    """Whether the calls of one agent are all that is trained on."""
+    agents = [policy.agents for policy in config.trained]
+    return None not in agents and len({name for names in agents for name in names or ()}) == 1
+
+
 @contextmanager
 def _blamed_on(loaded: LoadedConfig, *key: str) -> Iterator[None]:
     """Errors of the block name the setting and its place."""
@@ -207,7 +237,7 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
         )
     if training.updates_per_step > training.tasks_per_step:
         found.append((("training", "updates_per_step"), "more updates than groups to share out among them"))
-    if config.algorithm.per_agent and config.policy.train is not None and len(set(config.policy.train)) == 1:
+    if config.algorithm.per_agent and _one_agent(config):
         found.append((("algorithm", "per_agent"), "policy.train names one agent only; it would do nothing"))
     if config.evaluation.every and not config.tasks.heldout:
         found.append((("evaluation", "every"), "there is no [tasks.heldout] to evaluate on; it would do nothing"))
@@ -217,4 +247,9 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
         if getattr(config.policy, key) is not None and config.policy.endpoint is None
     ]
     found += loss_conflicts(loaded, factory.capabilities, may_mismatch=not options or factory.may_mismatch(options))
+    return _located(loaded, found)
+
+
+def _located(loaded: LoadedConfig, found: Iterable[tuple[tuple[str, ...], str]]) -> list[str]:
+    """Problems of settings, with their places."""
     return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]

@@ -112,7 +112,7 @@ async def rehearse(
             with display.phase("rollouts", len(jobs)) as phase:
                 running = session.runner.run(jobs, on_result=lambda _: phase.advance())
                 results = await until_stopped(running, stop)
-            if orphans := session.store.calls(None):
+            if orphans := [call for call in session.store.calls(None) if call.policy is not None]:
                 display.line(f"{len(orphans)} calls named no rollout and belong to none (orphans)")
             return session.folder, [_rehearsed(session, result) for result in results]
 

@@ -70,8 +70,7 @@ async def evaluate(
                     collection = await collect(session, evaluation_jobs(name, tasks, 0), phase, stop)
                 settle(session, collection.excluded, 0)
                 success_at = preparation.config.evaluation.success_at
-                version = session.backend.policy_version
-                measured.append(evaluation(name, 0, version, collection.results, success_at=success_at))
+                measured.append(evaluation(name, 0, session.versions, collection.results, success_at=success_at))
                 answers += [_answer(name, result) for result in collection.results]
     folder = session.folder
     write_whole(folder.path / "evaluation.json", json.dumps([one.as_json() for one in measured], indent=2) + "\n")

@@ -6,7 +6,7 @@ runs/NAME/
 ├── lock                 held by the process that works on the run
 ├── metrics.jsonl        one line per step, evaluation and warm-start step
 ├── checkpoints/step-N/  what --resume needs; only the latest is kept
-├── model/               the trained model, a Hugging Face folder
+├── model/               the trained model, a Hugging Face folder; with several policies one in a folder for each
 ├── reward_curve.png
 └── summary.json
 """
@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class RunSettings:
     backend_options: dict[str, Any]
     """The backend's own table, defaults filled in, the model included."""
     seed: int
+    policies: list[str]
+    """Names of the policies trained."""
     config: dict[str, Any]
     """The train.toml, defaults filled in."""
 
@@ -88,6 +90,10 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    def model_of(self, policy: str, policies: Collection[str]) -> Path:
+        """Where a policy's trained model goes: to `model`, or where there are several policies to a folder of its name in it."""
+        return self.model / policy if len(policies) > 1 else self.model
 
     @property
     def curve(self) -> Path:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from spangrad.backend import Backend
-from spangrad.errors import ConfigError
-from spangrad.gateway import EndpointEngine, Engine, Gateway, Route, RouteTable, TokenEngine
+from spangrad.gateway import Engine, Gateway
 from spangrad.rollouts import Runner
 from spangrad.store import REWARD_WEIGHTS_NOTE, Store, open_store
+from spangrad.training._policies import Routing
 from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
-
-POLICY = "policy"
-"""Name of the one policy that is trained."""
-ENDPOINT_VERSION = 0
-"""Version of the policy that an endpoint serves: the one the run began with, for no update reaches it."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A policy that answers calls, and where they are recorded."""
+    """Policies that answer calls, and where the calls are recorded."""
 
     folder: RunFolder
     backend: Backend
-    engine: Engine
+    engines: Mapping[str, Engine]
+    """By policy."""
     store: Store
     gateway: Gateway
 
@@ -39,6 +34,11 @@ class Session(Serving):
 
     preparation: Preparation
     runner: Runner
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """Of each policy as it has been trained so far."""
+        return {name: policy.version for name, policy in self.backend.policies.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ async def open_serving(
     Raises:
         RunFolderError, StoreError, GatewayError, ModelNotFoundError: a part cannot start.
     """
-    backend = preparation.factory.create(preparation.backend_options, seed=preparation.config.seed)
+    backend = preparation.create_backend()
     try:
-        engine = _engine(preparation, backend)
+        routing = Routing.of(preparation.config, backend)
         folder = open_folder()
         with ExitStack() as undo:
             if folder.new:  # never an older run's, whatever it lacks
@@ -81,9 +81,9 @@ async def open_serving(
                 store = open_store(folder.store)
                 try:
                     store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
-                    with _gateway(preparation, engine, store, listening) as gateway:
+                    with _gateway(routing, store, listening) as gateway:
                         undo.pop_all()
-                        yield Serving(folder, backend, engine, store, gateway)
+                        yield Serving(folder, backend, routing.engines, store, gateway)
                 finally:
                     store.close()
     finally:
@@ -108,7 +108,7 @@ async def open_session(
     async with open_serving(preparation, open_folder, Listening(port=port)) as s:
         runner = Runner(
             preparation.agent,
-            preparation.judges,
+            preparation.judges.asking(f"{s.gateway.base_url}/v1", s.gateway.evaluator_key),
             s.gateway,
             s.store,
             concurrency=table.concurrency,
@@ -116,29 +116,15 @@ async def open_session(
             retries=table.retries,
         )
         with preparation.plugins.attached(), runner:
-            yield Session(s.folder, s.backend, s.engine, s.store, s.gateway, preparation, runner)
+            yield Session(s.folder, s.backend, s.engines, s.store, s.gateway, preparation, runner)
 
 
-def _gateway(preparation: PolicyPreparation, engine: Engine, store: Store, listening: Listening) -> Gateway:
+def _gateway(routing: Routing, store: Store, listening: Listening) -> Gateway:
     return Gateway(
         store,
-        RouteTable([Route(alias, engine, POLICY) for alias in preparation.config.policy.aliases]),
+        routing.table,
         host=listening.host,
         port=listening.port,
         evaluator_key=listening.key,
         allow_anonymous=listening.allow_anonymous,
-    )
-
-
-def _engine(preparation: PolicyPreparation, backend: Backend) -> Engine:
-    policy = preparation.config.policy
-    if policy.endpoint is None:
-        return TokenEngine(backend.sampler, backend.chat_format, name=backend.name)
-    key = os.environ.get(policy.endpoint_key_env, "") if policy.endpoint_key_env else ""
-    if policy.endpoint_key_env and not key:
-        raise ConfigError(
-            f"The environment variable {policy.endpoint_key_env} named by policy.endpoint_key_env is not set"
-        )
-    return EndpointEngine(
-        policy.endpoint, model=policy.endpoint_model, api_key=key or None, policy_version=ENDPOINT_VERSION
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from spangrad.lightningrl import AdvantageReport
 from spangrad.transitions import Reason
 
 
-def without_stale(report: AdvantageReport, version: int, max_staleness: int | None) -> AdvantageReport:
+def without_stale(report: AdvantageReport, versions: Mapping[str, int], max_staleness: int | None) -> AdvantageReport:
     """The same report without an update from transitions that are too old.
 
     They keep their place in the statistics, and the others their weights: a term that is left out counts as 0, as it does
@@ -18,12 +19,12 @@ def without_stale(report: AdvantageReport, version: int, max_staleness: int | No
 
     Args:
         report: of a step.
-        version: of the policy that is about to be updated.
+        versions: of the policies that are about to be updated, by name.
         max_staleness: most versions that a transition's policy may be older; None for any.
     """
     if max_staleness is None:
         return report
-    ages = np.array([version - transition.policy_version for transition in report.batch.transitions], dtype=np.int64)
+    ages = np.array([versions[t.policy] - t.policy_version for t in report.batch.transitions], dtype=np.int64)
     stale = report.trained & (ages > max_staleness)
     kept = report.trained & ~stale
     metrics = {

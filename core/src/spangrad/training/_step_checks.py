@@ -14,33 +14,40 @@ from spangrad.transitions import RewardWeights
 
 
 def check_ids(session: Session) -> None:
-    """Stops before the optimiser when the endpoint gave nothing to train on.
+    """Stops before the optimiser when a policy's endpoint gave nothing to train on.
 
     Raises:
         TokenIdsMissingError: none of its calls came with token ids.
     """
-    name = session.engine.name
-    count = session.gateway.id_counts().get(name)
-    if count is not None and count.calls and not count.with_ids:
-        raise TokenIdsMissingError(
-            f"0 of {count.calls} calls answered by {name} have ids: the endpoint returns no token ids or logprobs",
-            cure="Use a server that answers `return_token_ids` (vLLM 0.10.2 or newer), or leave out policy.endpoint",
-        )
+    counts = session.gateway.id_counts()
+    for engine in session.engines.values():
+        count = counts.get(engine.name)
+        if count is not None and count.calls and not count.with_ids:
+            raise TokenIdsMissingError(
+                f"0 of {count.calls} calls answered by {engine.name} have ids: the endpoint returns no token ids or logprobs",
+                cure="Use a server that answers `return_token_ids` (vLLM 0.10.2 or newer), or leave out policy.endpoint",
+            )
 
 
 def missing_agents(session: Session, collection: Collection) -> str:
     """Which of the agents to be trained made no call, as a sentence; empty when all did.
 
     Raises:
-        AgentError: none of them made any.
+        AgentError: none of a policy's made any.
     """
-    wanted = session.preparation.config.policy.train or ()
-    missing = [name for name in wanted if name not in collection.agents]
-    if not missing:
+    config = session.preparation.config
+    wanted = {policy.name: policy.agents or () for policy in config.trained}
+    missing = {name: [agent for agent in agents if agent not in collection.agents] for name, agents in wanted.items()}
+    if not any(missing.values()):
         return ""
     seen = ", ".join(sorted(repr(name) for name in collection.agents if name is not None)) or "no agent by name"
-    what = f"policy.train names {', '.join(map(repr, missing))}, but the step's calls were made by {seen}"
-    if len(missing) == len(wanted):
+    names = " and ".join(
+        f"{f'policies.{name}.train' if config.policies else 'policy.train'} names {', '.join(map(repr, agents))}"
+        for name, agents in missing.items()
+        if agents
+    )
+    what = f"{names}, but the step's calls were made by {seen}"
+    if any(agents and missing[name] == list(agents) for name, agents in wanted.items()):
         raise AgentError(
             what, cure="Correct the names; they are those `spangrad explain ROLLOUT` shows beside each call"
         )

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,19 @@ def load_tasks(source: str, folder: Path, *, key: str = "tasks") -> tuple[Task, 
 
 
 def load_demonstrations(
-    source: str, folder: Path, *, key: str = "warm_start.demonstrations"
+    source: str, folder: Path, *, policies: Collection[str] = (), key: str = "warm_start.demonstrations"
 ) -> tuple[Mapping[str, Any], ...]:
     """The conversations of a .jsonl file or "module:function": {"messages": [...], "tools": [...]} each.
 
-    Arguments as for `load_tasks`.
+    Args:
+        source: as for `load_tasks`.
+        folder: likewise.
+        policies: names that a conversation's "policy" may have.
+        key: as for `load_tasks`.
 
     Raises:
-        TaskError: the source cannot be read or is empty, or a conversation has no assistant message to learn from.
+        TaskError: the source cannot be read or is empty, or a conversation has no assistant message to learn from, or is
+            for a policy that there is not.
     """
     origin = _Source(source, folder, key)
     conversations = []
@@ -63,6 +68,9 @@ def load_demonstrations(
             raise origin.error(f'{place} has no "messages" list of chat messages')
         if not any(message["role"] == "assistant" for message in messages):
             raise origin.error(f"{place} has no assistant message to learn from")
+        if "policy" in conversation and conversation["policy"] not in policies:
+            known = ", ".join(map(repr, policies))
+            raise origin.error(f"{place} is for the policy {conversation['policy']!r}, and there are {known}")
         conversations.append(conversation)
     if not conversations:
         raise origin.error("holds no demonstrations")

@@ -9,9 +9,10 @@ from spangrad.backend import UpdateReport
 from spangrad.lightningrl import AdvantageReport
 
 
-def update_figures(report: UpdateReport) -> dict[str, Any]:
+def update_figures(policy: str, report: UpdateReport) -> dict[str, Any]:
     """As they stand in metrics.jsonl."""
     return {
+        "policy": policy,
         "loss": report.loss,
         "grad_norm": report.grad_norm,
         "tokens": report.tokens,
@@ -20,7 +21,7 @@ def update_figures(report: UpdateReport) -> dict[str, Any]:
     }
 
 
-def shown_figures(updates: Sequence[UpdateReport], report: AdvantageReport) -> dict[str, str]:
+def shown_figures(updates: Sequence[tuple[str, UpdateReport]], report: AdvantageReport) -> dict[str, str]:
     """As the display shows them for a step."""
     figures = {
         "groups": f"{report.metrics['groups']:.0f}",
@@ -28,4 +29,4 @@ def shown_figures(updates: Sequence[UpdateReport], report: AdvantageReport) -> d
     }
     if not updates:
         return {**figures, "update": "none"}
-    return {**figures, "grad norm": " ".join(f"{update.grad_norm:.2f}" for update in updates)}
+    return {**figures, "grad norm": " ".join(f"{update.grad_norm:.2f}" for _, update in updates)}

@@ -15,21 +15,23 @@ from spangrad.transitions import BoolArray
 
 
 async def update_batches(
-    config: TrainConfig, loss: LossSettings, learner: Learner, report: AdvantageReport, step: int
+    config: TrainConfig, loss: LossSettings, learner: Learner, report: AdvantageReport, *, policy: str, step: int
 ) -> list[UpdateBatch]:
-    """The batches of a step's updates, to be made in this order; groups stay whole. None when nothing has an advantage.
+    """The batches of a policy's updates, to be made in this order; groups stay whole. None when nothing has an advantage.
 
     Args:
         config: the settings.
         loss: what they say is minimised.
-        learner: with the weights at the start of the step.
+        learner: the policy's, with the weights at the start of the step.
         report: of the step.
+        policy: whose transitions they are.
         step: its number, from 1.
     """
     training = config.training
+    trained = report.trained & (report.batch.policies == policy)
     group = report.batch.group_index[report.batch.rollout_index]
-    parts = np.array_split(np.unique(group[report.trained]), training.updates_per_step)
-    shares = [report.trained & np.isin(group, part) for part in parts if part.size]
+    parts = np.array_split(np.unique(group[trained]), training.updates_per_step)
+    shares = [trained & np.isin(group, part) for part in parts if part.size]
     if not loss.policy.uses_ratio:
         compared: list[Proximal] = ["present"] * len(shares)
     elif proximal_policy(config) == "sampler":

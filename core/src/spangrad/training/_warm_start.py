@@ -13,14 +13,15 @@ from spangrad.transitions import Transition, TransitionBatch
 
 
 def demonstrated(
-    conversations: Sequence[Mapping[str, Any]], chat_format: ChatFormat, *, policy: str
+    conversations: Sequence[Mapping[str, Any]], chat_format: ChatFormat, *, policies: Sequence[str]
 ) -> tuple[tuple[Transition, ...], ...]:
-    """One transition per assistant message of each conversation, prompts rendered as the gateway renders them.
+    """One transition per assistant message of each conversation and policy, prompts rendered as the gateway renders them.
 
     Args:
-        conversations: {"messages": [...], "tools": [...]} each, as in OpenAI's fine-tuning format.
-        chat_format: the policy's.
-        policy: its name.
+        conversations: {"messages": [...], "tools": [...]} each, as in OpenAI's fine-tuning format; "policy" names the one
+            that is to learn it, else all do.
+        chat_format: of the policies.
+        policies: their names.
     """
     return tuple(
         tuple(
@@ -45,15 +46,21 @@ def demonstrated(
                 reward=None,
                 rollout_reward=0.0,
             )
+            for policy in ([conversation["policy"]] if "policy" in conversation else policies)
             for index, position in enumerate(_assistant_positions(conversation["messages"]))
         )
         for number, conversation in enumerate(conversations)
     )
 
 
-def imitation_batch(transitions: Sequence[Transition], learning_rate: float) -> UpdateBatch:
-    """A batch whose loss is the mean negative log-likelihood of all demonstrated tokens."""
-    batch = TransitionBatch(tuple(transitions))
+def imitation_batches(transitions: Sequence[Transition], learning_rate: float) -> dict[str, UpdateBatch]:
+    """For each policy a batch whose loss is the mean negative log-likelihood of all tokens demonstrated to it."""
+    whole = TransitionBatch(tuple(transitions))
+    names = dict.fromkeys(transition.policy for transition in transitions)
+    return {name: _imitation_batch(whole.select(whole.policies == name), learning_rate) for name in names}
+
+
+def _imitation_batch(batch: TransitionBatch, learning_rate: float) -> UpdateBatch:
     tokens = int(batch.action_lengths.sum())
     return UpdateBatch(
         transitions=batch,

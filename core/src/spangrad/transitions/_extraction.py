@@ -82,7 +82,7 @@ def extract(
     rewards: Iterable[RewardRecord],
     spans: Iterable[Span] = (),
     *,
-    trained_agents: Collection[str] | None = None,
+    trained_agents: Mapping[str, Collection[str] | None] | None = None,
     weights: RewardWeights | None = None,
 ) -> Extraction:
     """Sorts a rollout's calls into transitions and the rest. Pure.
@@ -96,7 +96,8 @@ def extract(
         rewards: all rewards of the rollout; those of other attempts are ignored.
         spans: the rollout's spans. An LLM-call span with `spangrad.call.id` proves that this call's answer reached the
             agent, and its agent (or the nearest one above it) names a call that names none.
-        trained_agents: the agents whose calls are trained on; None trains on those of all agents, known by name or not.
+        trained_agents: policy -> the agents whose calls it is trained on. None, or a policy that is not in it, trains on those
+            of all agents, known by name or not.
         weights: of rewards by name. A rollout with a reward that lacks a weight is not trained on.
 
     Raises:
@@ -115,8 +116,10 @@ def extract(
         verdict, agent = _call_verdict(call, rollout, replaced), agents.get(call.call_id)
         for choice in call.choices or (NO_CHOICE,):
             found = verdict or _judge(call, choice)
-            if isinstance(found, Sample) and trained_agents is not None and agent not in trained_agents:
-                found = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agent))
+            if isinstance(found, Sample):
+                wanted = (trained_agents or {}).get(found.policy)
+                if wanted is not None and agent not in wanted:
+                    found = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agent))
             judged.append((call, choice, found))
     usable = {call.call_id for call, _, found in judged if isinstance(found, Sample)}
     whole = _rollout_verdict(rollout, own, usable, weights)
@@ -141,7 +144,7 @@ def leftovers(calls: Iterable[Call], step: int | None) -> list[LedgerEntry]:
     entries = []
     for call in calls:
         if call.rollout_id is None:
-            verdict = _Verdict(Reason.ORPHAN, "the call named no rollout")
+            verdict = _orphaned(call)
         elif call.status is not CallStatus.OK:
             verdict = _Verdict(_CALL_FAULTS[call.status], call.reason)
         else:
@@ -202,16 +205,27 @@ def _rollout_verdict(
 def _call_verdict(call: Call, rollout: RolloutRecord, replaced: Mapping[str, str]) -> _Verdict | None:
     """Why no choice of the call is a transition, if so."""
     if call.rollout_id is None:
-        return _Verdict(Reason.ORPHAN, "the call named no rollout")
+        return _orphaned(call)
     if call.attempt != rollout.attempt:
         return _Verdict(Reason.OTHER_ATTEMPT, f"made by attempt {call.attempt}, not {rollout.attempt}")
     if call.status is not CallStatus.OK:
         return _Verdict(_CALL_FAULTS[call.status], call.reason)
     if call.policy is None:
-        return _Verdict(Reason.NOT_TRAINED_POLICY, f"{call.model!r} is served by {call.endpoint}, which is not trained")
+        return _other_model(call)
     if (winner := replaced.get(call.call_id)) is not None:
         return _Verdict(Reason.SUPERSEDED, f"the request was repeated as call {winner}")
     return None
+
+
+def _orphaned(call: Call) -> _Verdict:
+    """Of a call that named no rollout: a judge's, or one that could have been trained on."""
+    if call.policy is None and call.status is CallStatus.OK:
+        return _other_model(call)
+    return _Verdict(Reason.ORPHAN, "the call named no rollout")
+
+
+def _other_model(call: Call) -> _Verdict:
+    return _Verdict(Reason.NOT_TRAINED_POLICY, f"{call.model!r} is served by {call.endpoint}, which is not trained")
 
 
 def _judge(call: Call, choice: Choice) -> Sample | _Verdict:

@@ -102,6 +102,11 @@ class TransitionBatch:
         return np.array([0.0 if t.reward is None else t.reward for t in self.transitions], dtype=np.float64)
 
     @cached_property
+    def policies(self) -> NDArray[np.str_]:
+        """(T,) name of the policy that each transition is of."""
+        return np.array([t.policy for t in self.transitions], dtype=np.str_)
+
+    @cached_property
     def action_lengths(self) -> IntArray:
         """(T,) sampled tokens per transition."""
         return np.array([len(t.action_ids) for t in self.transitions], dtype=np.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from spangrad.errors import RewardError
@@ -19,6 +20,7 @@ from spangrad.rollouts.judging._model_question import (
     scores_in,
 )
 from spangrad.rollouts.judging._source import FinishedRollout
+from spangrad.semconv import AGENT_HEADER
 
 NAME: Final = "judge"
 """Of the reward, and of its source."""
@@ -38,6 +40,10 @@ class ModelJudge:
 
     def __init__(self, settings: JudgeSettings) -> None:
         self._settings = settings
+
+    def asking(self, gateway: str, key: str) -> ModelJudge:
+        """The same judge, once the URL of the run's gateway is known."""
+        return ModelJudge(_asking(self._settings, gateway, key))
 
     async def rewards(self, rollout: FinishedRollout, *, limit: float | None) -> Mapping[str, float]:
         """See `RewardSource`."""
@@ -61,6 +67,10 @@ class GroupJudge:
     def __init__(self, settings: JudgeSettings) -> None:
         self._settings = settings
 
+    def asking(self, gateway: str, key: str) -> GroupJudge:
+        """The same judge, once the URL of the run's gateway is known."""
+        return GroupJudge(_asking(self._settings, gateway, key))
+
     async def rewards(self, group: Sequence[FinishedRollout], *, limit: float | None) -> Sequence[Mapping[str, float]]:
         """The rewards of each rollout, in order.
 
@@ -74,6 +84,11 @@ class GroupJudge:
         answers = [rollout.output_text() for rollout in group]
         question = question_among(self._settings, group[0].task, answers)
         return [{NAME: score} for score in await asked(self._settings, question, len(group), limit=limit)]
+
+
+def _asking(settings: JudgeSettings, gateway: str, key: str) -> JudgeSettings:
+    """Settings that name an endpoint stay as they are."""
+    return settings if settings.endpoint is not None else replace(settings, endpoint=gateway, api_key=key)
 
 
 async def asked(settings: JudgeSettings, question: str, count: int, *, limit: float | None) -> list[float]:
@@ -119,8 +134,10 @@ async def _reply(settings: JudgeSettings, messages: Sequence[Mapping[str, str]])
     """
     import httpx  # noqa: PLC0415 - only where a model judges
 
+    if settings.endpoint is None:
+        raise RewardError("The judge is a route of a gateway, and nobody said where that is")
     who = f"The judge at {settings.endpoint}"
-    headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+    headers = {AGENT_HEADER: NAME} | ({"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {})
     body: dict[str, Any] = {"model": settings.model, "messages": messages, "temperature": 0}
     try:
         # No limit here: the caller's holds. A new client each time, because a client belongs to one event loop.

@@ -19,8 +19,8 @@ _ALONE: Final = re.compile(rf"\s*({_NUMBER})\s*")
 class JudgeSettings:
     """Which model judges, and by what."""
 
-    endpoint: str
-    """URL of an OpenAI-compatible server, `/v1` included."""
+    endpoint: str | None
+    """URL of an OpenAI-compatible server, `/v1` included; None for the run's own gateway, whose URL is known once it runs."""
     model: str
     api_key: str
     """Empty when the server wants none."""
