@@ -33,7 +33,7 @@ def missing_agents(session: Session, collection: Collection) -> str:
     """Which of the agents to be trained made no call, as a sentence; empty when all did.
 
     Raises:
-        AgentError: none of a policy's made any.
+        AgentError: none of them made any, those of all policies taken together.
     """
     config = session.preparation.config
     wanted = {policy.name: policy.agents or () for policy in config.trained}
@@ -47,7 +47,7 @@ def missing_agents(session: Session, collection: Collection) -> str:
         if agents
     )
     what = f"{names}, but the step's calls were made by {seen}"
-    if any(agents and missing[name] == list(agents) for name, agents in wanted.items()):
+    if all(missing[name] == list(agents) for name, agents in wanted.items()):
         raise AgentError(
             what, cure="Correct the names; they are those `spangrad explain ROLLOUT` shows beside each call"
         )
