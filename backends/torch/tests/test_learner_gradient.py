@@ -165,6 +165,58 @@ def test_packed_logprobs_are_those_of_each_sequence_alone(
             assert [found[number, offset] for offset in range(len(expected))] == pytest.approx(expected, abs=1e-5)
 
 
+@st.composite
+def conversation(draw: st.DrawFn) -> list[tuple[tuple[int, ...], bool]]:
+    """Turns in order: tokens, and whether the policy sampled them. The others are the prompt's and the tools'."""
+    turns: list[tuple[tuple[int, ...], bool]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        turns.append((tuple(draw(st.lists(TOKENS, min_size=1, max_size=4))), False))
+        turns.append((tuple(draw(st.lists(TOKENS, min_size=1, max_size=4))), True))
+    return turns
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(talks=st.lists(conversation(), min_size=1, max_size=4), data=st.data(), budget=st.integers(1, 60))
+def test_what_tools_said_gives_no_gradient_in_policy_and_kl_terms(
+    model: PreTrainedModel,
+    other_model: PreTrainedModel,
+    talks: list[list[tuple[tuple[int, ...], bool]]],
+    data: st.DataObject,
+    budget: int,
+) -> None:
+    """The reference never cuts a conversation into calls: one pass over all of it, and every token's loss times its mask."""
+    model.requires_grad_(requires_grad=True)
+    advantages = data.draw(st.lists(st.floats(-2, 2), min_size=len(talks), max_size=len(talks)))
+    rows: list[Transition] = []
+    owners: list[int] = []
+    for number, turns in enumerate(talks):
+        ids = torch.tensor([[token for tokens, _ in turns for token in tokens]])
+        mask = torch.tensor([float(sampled) for tokens, sampled in turns for _ in tokens])[1:]
+        with torch.no_grad():
+            frozen = other_model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1)
+            reference = frozen.gather(1, ids[0, 1:, None])[:, 0]
+        new = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        ratio, difference = (new - new.detach()).exp(), reference - new
+        (mask * (-advantages[number] * ratio + 0.5 * (difference.exp() - difference - 1))).sum().backward()
+        before: tuple[int, ...] = ()
+        for tokens, sampled in turns:
+            if sampled:
+                rows.append(row_of(before, tokens))
+                owners.append(number)
+            before += tokens
+    expected = gradients(model)
+    batch = UpdateBatch(
+        transitions=TransitionBatch(tuple(rows)),
+        learning_rate=1e-3,
+        advantages=np.array([advantages[owner] for owner in owners]),
+        token_weights=np.ones(len(rows)),
+        loss=LossSettings(PpoClip(0.2, 0.3), KlTerm("k3", 0.5)),
+    )
+    sums = packed_gradient(model, batch, other_model, imitate=False, budget=budget)
+    assert sums.tokens == sum(len(tokens) for turns in talks for tokens, sampled in turns if sampled)
+    assert_equal(gradients(model), expected)
+
+
 def test_entropy_is_that_of_the_distribution_each_token_was_drawn_from(model: PreTrainedModel) -> None:
     rows = [row_of((3, 4), (5, 6)), row_of((3, 4), (6,))]
     (pack,) = pack_sequences(rows, budget=100).packs
