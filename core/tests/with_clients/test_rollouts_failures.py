@@ -237,7 +237,7 @@ async def test_a_failed_rollout_is_tried_again_under_the_next_attempt(play_agent
             raise RuntimeError("not yet")
         return 1.0
 
-    result = await play_agent(agent, retries=5)
+    result = await play_agent(agent, failures=RETRY)
     assert (result.status, result.record.attempt) == (RolloutStatus.SUCCEEDED, 3)
     assert [(r.attempt, r.status) for r in echo_store.rollouts()] == [
         (1, RolloutStatus.FAILED),

@@ -101,7 +101,8 @@ class RolloutApi:
 
     async def reward(self, request: Request) -> Response:
         """Rewards a rollout or one of its calls, also after it was finished."""
-        access = self._named(request).access
+        entry = self._named(request)
+        access = entry.access
         body = RewardBody.read(await request.body())
         try:
             value = reward_value(body.value)
@@ -113,6 +114,8 @@ class RolloutApi:
             access.rollout_id, access.attempt, body.call_id, body.name, value, body.source, time.time()
         )
         await asyncio.to_thread(store.add_reward, reward)
+        if entry.closed:
+            self._state.late.add("rewards")
         if record.status is RolloutStatus.NO_REWARD:
             await asyncio.to_thread(store.save_rollout, replace(record, status=RolloutStatus.SUCCEEDED, error=""))
         return json_response({"rollout_id": access.rollout_id, "attempt": access.attempt, "value": value}, status=201)

@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from spangrad.rollouts.rules import OPTIONS
+from spangrad.training._failures_config import FailuresTable
+from spangrad.training._overlong_config import OverlongTable
+from spangrad.training._table import Count, Positive, Rate, Seconds, Table
 
 
 def _web_address(value: str) -> str:
@@ -30,18 +33,6 @@ def _folder_name(value: str) -> str:
     if value in {".", ".."}:
         raise ValueError("must be a name; this is a folder that exists already")
     return value
-
-
-Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Table(BaseModel):
-    """A table of the file: unknown keys are errors, and so are values of another type (no "8" for 8)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class AgentTable(Table):
@@ -144,6 +135,8 @@ class RewardsTable(Table):
     check: str | list[str] | None = None
     """A command line that is run for each rollout: exit status 0 gives the reward "check" of 1, status 1 of 0."""
     judge: JudgeTable | None = None
+    overlong: OverlongTable | None = None
+    """What rollouts that take too many tokens lose."""
     rules: list[RuleTable] = Field(default_factory=list)
     """What rewards single calls by itself."""
 
@@ -190,8 +183,6 @@ class RolloutsTable(Table):
     concurrency: Positive = 64
     timeout: Seconds = 300.0
     """Seconds one rollout may take."""
-    retries: Count = 0
-    """How often a failed or timed-out rollout is tried again."""
 
 
 class WarmStartTable(Table):
@@ -260,11 +251,13 @@ class TrainingTable(Table):
     rollouts_per_task: Positive = 8
     updates_per_step: Positive = 1
     """Optimiser steps per batch of rollouts; whole groups are split among them."""
+    refill_rounds: Count = 0
+    """How often at most a step draws further tasks in the place of groups that have nothing to tell; 0 never does."""
     learning_rate: Rate = 1e-5
     ramp_steps: Count = 0
     checkpoint_every: Positive = 5
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """A step in which more than this share of rollouts is unusable is not trained on."""
+    """A step in which more than this share of rollouts did not succeed is not trained on, whatever is done about them."""
 
 
 class EvaluationTable(Table):
@@ -289,6 +282,7 @@ class TrainConfig(Table):
     policy: PolicyTable = PolicyTable()
     sampling: SamplingTable = SamplingTable()
     rollouts: RolloutsTable = RolloutsTable()
+    failures: FailuresTable = FailuresTable()
     warm_start: WarmStartTable | None = None
     algorithm: AlgorithmTable = AlgorithmTable()
     training: TrainingTable

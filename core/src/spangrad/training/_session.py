@@ -12,7 +12,7 @@ from spangrad.backend import Backend
 from spangrad.errors import ConfigError
 from spangrad.gateway import EndpointEngine, Engine, Gateway, Route, RouteTable, TokenEngine
 from spangrad.rollouts import Runner
-from spangrad.store import REWARD_WEIGHTS_NOTE, Store, open_store
+from spangrad.store import FAILURES_NOTE, REWARD_WEIGHTS_NOTE, Store, open_store
 from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
 
@@ -81,6 +81,7 @@ async def open_serving(
                 store = open_store(folder.store)
                 try:
                     store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
+                    store.set_note(FAILURES_NOTE, preparation.config.failures.policies().treatments)
                     with _gateway(preparation, engine, store, listening) as gateway:
                         undo.pop_all()
                         yield Serving(folder, backend, engine, store, gateway)
@@ -113,7 +114,7 @@ async def open_session(
             s.store,
             concurrency=table.concurrency,
             timeout=table.timeout,
-            retries=table.retries,
+            failures=preparation.failures,
         )
         with preparation.plugins.attached(), runner:
             yield Session(s.folder, s.backend, s.engine, s.store, s.gateway, preparation, runner)
