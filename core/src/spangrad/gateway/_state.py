@@ -14,7 +14,7 @@ from spangrad.gateway._identity import Doorkeeper
 from spangrad.gateway._response_memory import ResponseMemory
 from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
-from spangrad.transitions import Call, CallStatus
+from spangrad.transitions import Call, CallStatus, Choice
 
 CLIENT_GONE: Final = 499
 """Status that says there is nobody left to answer (as nginx logs it)."""
@@ -104,7 +104,7 @@ class GatewayState:
         if call.status is CallStatus.OK:
             if entry is not None:
                 entry.answered += 1
-                entry.sampled += any(choice.token_ids is None or choice.token_ids for choice in call.choices)
+                entry.sampled += any(map(_was_sampled, call.choices))
             count = self.id_counts.get(call.endpoint, IdCount(0, 0))
             self.id_counts[call.endpoint] = IdCount(count.calls + 1, count.with_ids + _has_ids(call))
 
@@ -147,6 +147,12 @@ def settle(entry: Entry) -> None:
             future = entry.waiting.pop()
             if future.set_running_or_notify_cancel():
                 future.set_result(entry.tally)
+
+
+def _was_sampled(choice: Choice) -> bool:
+    """Whether a token was sampled for the choice; where no ids are known, its message tells."""
+    told = (value for key, value in choice.message.items() if key != "role")
+    return bool(choice.token_ids) or any(told)
 
 
 def _has_ids(call: Call) -> bool:

@@ -30,7 +30,7 @@ class Overlong:
     def reward(self, tokens: int) -> float:
         """0 up to `max_tokens - cache`, then falling evenly to `-penalty` at `max_tokens` and staying there. Pure."""
         over = tokens - (self.max_tokens - self.cache)
-        return -self.penalty * min(over, self.cache) / self.cache if over > 0 else 0.0
+        return -self.penalty * (min(over, self.cache) / self.cache) if over > 0 else 0.0
 
 
 def sampled_tokens(calls: Iterable[Call]) -> int:

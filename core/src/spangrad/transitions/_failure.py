@@ -55,7 +55,7 @@ _WORDS: Final[Mapping[RolloutStatus, str]] = {
     RolloutStatus.TIMED_OUT: "the rollout ran into its time limit",
     RolloutStatus.INFRASTRUCTURE: "what the agent depends on broke",
     RolloutStatus.LOST: "the process that ran the rollout went away",
-    RolloutStatus.NO_CALL: "no token was sampled",
+    RolloutStatus.NO_CALL: "no call of the agent gave a token",
     RolloutStatus.NO_REWARD: "nobody gave the rollout a usable reward",
 }
 
