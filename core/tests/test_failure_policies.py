@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -97,9 +97,9 @@ def test_each_kind_is_treated_as_declared_and_says_so(
     expected: tuple[Done, str],
 ) -> None:
     done, words = expected
-    rollout, given = make_records(STATUSES[kind], rewards)
+    rollout, own = make_records(STATUSES[kind], rewards)
 
-    found = handling(rollout, given, {kind: treatment})
+    found = handling(rollout, own, {kind: treatment})
 
     assert found is not None
     assert (found.kind, found.done) == (kind, done)
