@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from spangrad.rollouts.rules import OPTIONS
 from spangrad.training import TrainConfig, load_config
 from spangrad.training._config import JudgeTable, RuleTable
+from spangrad.training._overlong_config import OverlongTable
 from spangrad_torch import TorchOptions
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +36,7 @@ def tables() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "`[torch]`", TorchOptions
     yield "`[rewards.judge]`", JudgeTable
     yield "`[[rewards.rules]]`", RuleTable
+    yield "`[rewards.overlong]`", OverlongTable
     for name, field in TrainConfig.model_fields.items():
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for candidate in candidates:
