@@ -19,7 +19,7 @@ from spangrad import InfrastructureError
 
 
 async def solve(task, rollout):
-    kind = task["kind"] if rollout.rollout_id.endswith("-0") and rollout.attempt == 1 else "fine"
+    kind = task["kind"] if rollout.id.endswith("-0") and rollout.attempt == 1 else "fine"
     if kind == "empty":
         return "0"
     async with AsyncOpenAI() as client:
@@ -36,7 +36,7 @@ async def solve(task, rollout):
 
 
 def reward(output, rollout):
-    return float("none") if output == "unrewarded" else float(rollout.rollout_id.endswith("-1"))
+    return float("none") if output == "unrewarded" else float(rollout.id.endswith("-1"))
 
 
 def train():
@@ -205,9 +205,7 @@ def test_a_gap_in_a_group_is_filled_with_a_new_rollout_of_its_task(tmp_path: Pat
 
 def test_a_group_that_goes_on_failing_is_left_as_it_is_after_the_last_round(tmp_path: Path) -> None:
     project = failing_project(tmp_path, 'groups = "refill"\nrefill_limit = 2')
-    project.edit(
-        'rollout.rollout_id.endswith("-0") and', 'not rollout.rollout_id.endswith(("-1", "-2")) and', file="agent.py"
-    )
+    project.edit('rollout.id.endswith("-0") and', 'not rollout.id.endswith(("-1", "-2")) and', file="agent.py")
     project.edit("tasks_per_step = 6", "tasks_per_step = 1\nmax_failed = 1.0")
     done = project.run("train", "train.toml")
     assert done.returncode == 0, done.stderr

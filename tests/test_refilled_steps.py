@@ -14,7 +14,7 @@ from spangrad.training import load_config
 
 REWARD = """\
 def reward(task, rollout):
-    return float(rollout.rollout_id.endswith(("-0", "-2"))) if task["a"] % 2 else 0.5
+    return float(rollout.id.endswith(("-0", "-2"))) if task["a"] % 2 else 0.5
 """
 
 
@@ -34,11 +34,15 @@ def steps_of(project: Project, run: str = "demo") -> list[Any]:
     return [row for row in project.metrics(run) if row["kind"] == "step"]
 
 
+def task_of(rollout_id: str) -> str:
+    return rollout_id.removeprefix("train-")[len("00001-") :].rpartition("-")[0]
+
+
 def drawn(project: Project, step: int, run: str = "demo") -> list[str]:
-    """The tasks of a step, each once, in the order they were begun."""
+    """The tasks of a step (as they stand in ids), each once, in the order they were begun."""
     options = ("--run", f"runs/{run}", "--step", str(step), "--limit", "500")
     rollouts = project.json("rollouts", *options)["rollouts"]
-    return list(dict.fromkeys(row["task_id"] for row in rollouts))
+    return list(dict.fromkeys(task_of(row["rollout_id"]) for row in rollouts))
 
 
 def test_a_step_draws_further_tasks_until_enough_groups_have_something_to_tell(half_telling: Project) -> None:
@@ -70,7 +74,7 @@ def test_discarded_groups_are_in_the_ledger_with_the_reason(half_telling: Projec
     half_telling.json("train", "train.toml")
     (even, *_) = [task for task in drawn(half_telling, 1) if int(task[0]) % 2 == 0]
     rows = half_telling.json("rollouts", "--step", "1", "--limit", "500")["rollouts"]
-    rollout = next(row["rollout_id"] for row in rows if row["task_id"] == even)
+    rollout = next(row["rollout_id"] for row in rows if task_of(row["rollout_id"]) == even)
 
     (call,) = half_telling.json("explain", rollout)["attempts"][0]["calls"]
 
