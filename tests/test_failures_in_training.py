@@ -120,7 +120,7 @@ def test_each_kind_is_treated_as_declared_and_explained(
     trained_with: Callable[[str], Project], kind: str, policy: str
 ) -> None:
     project = trained_with(policy)
-    attempts = project.json("explain", f"train-00001-{kind}-0")["attempts"]
+    attempts = project.json("explain", f"train-00001-{kind}-0", "--run", "runs/demo")["attempts"]
     figures = step_of(project)["failures"][kind]
     fates = [(call["fate"], call["reason"]) for call in attempts[-1]["calls"]]
     details = [call["detail"] for call in attempts[-1]["calls"]]

@@ -17,6 +17,19 @@ def reward(task, rollout):
     return float(rollout.id.endswith(("-0", "-2"))) if task["a"] % 2 else 0.5
 """
 
+HANGING = """\
+    global CLIENT, BEGUN
+    import asyncio
+    import os
+    import sys
+
+    BEGUN += rollout.id.startswith("train-00001")
+    if BEGUN > 20 and "HANG" in os.environ:
+        print("hanging", file=sys.stderr, flush=True)
+        await asyncio.sleep(600)
+"""
+"""In the second round of the first step the agent stops working, if it is told to."""
+
 
 @pytest.fixture
 def half_telling(project: Project) -> Project:
@@ -109,19 +122,13 @@ def test_a_step_ends_when_all_tasks_have_been_drawn(half_telling: Project) -> No
 def test_a_run_killed_in_the_middle_of_a_step_asks_for_the_same_rollouts_again(half_telling: Project) -> None:
     reference = half_telling.run("train", "train.toml", "--set", "name=whole")
     assert reference.returncode == 0, reference.stderr
-    half_telling.edit(
-        "    global CLIENT\n",
-        "    global CLIENT\n    import asyncio\n    import os\n\n    await asyncio.sleep(float(os.environ.get('SLOW', 0)))\n",
-        file="agent.py",
-    )
-    slow = Project(half_telling.path, {"SLOW": "0.3"})
-    with slow.started("train", "train.toml", "--set", "rollouts.concurrency=4") as process:
+    half_telling.edit("    global CLIENT\n", HANGING, file="agent.py")
+    half_telling.edit("CLIENT = None\n", "CLIENT = None\nBEGUN = 0\n", file="agent.py")
+    half_telling.edit("async def solve(task)", "async def solve(task, rollout)", file="agent.py")
+    hanging = Project(half_telling.path, {"HANG": "1"})
+    with hanging.started("train", "train.toml", "--set", "rollouts.concurrency=4") as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            if "step 1 learning" in line:  # the checkpoint comes after step 2: all of step 1 is done again
-                break
-        while half_telling.json("rollouts", "--step", "2", "--limit", "500")["rollouts"][20:] == []:
-            assert process.poll() is None
+        assert any("hanging" in line for line in process.stderr)
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
 
@@ -131,8 +138,7 @@ def test_a_run_killed_in_the_middle_of_a_step_asks_for_the_same_rollouts_again(h
     whole, resumed = steps_of(half_telling, "whole"), steps_of(half_telling)
     for same in ("rollouts", "refill", "reward_mean", "transitions"):
         assert [step[same] for step in resumed] == [step[same] for step in whole]
-    assert resumed[0]["rollouts_reused"] == resumed[0]["rollouts"]
-    assert resumed[1]["rollouts_reused"] >= 16
+    assert 16 < resumed[0]["rollouts_reused"] < resumed[0]["rollouts"]
     for step in (1, 2):
         assert set(drawn(half_telling, step)) == set(drawn(half_telling, step, "whole"))
 
