@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,22 @@ def test_a_group_that_goes_on_failing_is_left_as_it_is_after_the_last_round(tmp_
     step = step_of(project)
     assert (step["rollouts"], step["refill"]["replacements"]) == (5, 2)
     assert step["lightningrl"]["trained_rollouts"] == 2
+
+
+def test_a_resumed_run_goes_on_with_the_attempts_that_are_left_and_keeps_the_rest(tmp_path: Path) -> None:
+    """A run that was killed after a first attempt had failed, and before the second had begun."""
+    project = failing_project(tmp_path, "")
+    assert project.run("train", "train.toml").returncode == 0
+    shutil.rmtree(tmp_path / "runs/demo/checkpoints")
+    (tmp_path / "runs/demo/summary.json").unlink()
+
+    done = project.run("train", "train.toml", "--resume", "--set", f"failures.failed={DECLARED['retry']}")
+
+    assert done.returncode == 0, done.stderr
+    step = step_of(project)
+    assert (step["rollouts"], step["rollouts_reused"]) == (18, 16)
+    assert step["failures"]["failed"] == {"retried": 2}
+    assert step["failures"]["timed_out"] == {"dropped": 1}
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class RolloutApi:
             rewarded = await asyncio.to_thread(self._state.store.rewards, access.rollout_id, access.attempt)
             record = replace(
                 record,
-                status=_ending(body, called=entry.calls > 0, rewarded=bool(rewarded)),
+                status=_ending(body, sampled=entry.sampled > 0, rewarded=bool(rewarded)),
                 error=body.error,
                 output="" if body.output is None else json.dumps(body.output),
                 finished_at=time.time(),
@@ -165,12 +165,12 @@ class RolloutApi:
         }
 
 
-def _ending(body: FinishBody, *, called: bool, rewarded: bool) -> RolloutStatus:
-    """How an attempt really ended: success needs a call and a reward."""
+def _ending(body: FinishBody, *, sampled: bool, rewarded: bool) -> RolloutStatus:
+    """How an attempt really ended: success needs a sampled token and a reward."""
     status = RolloutStatus(body.status)
     if status is not RolloutStatus.SUCCEEDED:
         return status
-    if not called:
+    if not sampled:
         return RolloutStatus.NO_CALL
     return status if rewarded else RolloutStatus.NO_REWARD
 
