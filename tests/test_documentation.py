@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from spangrad.rollouts.rules import OPTIONS
 from spangrad.training import TrainConfig, load_config
 from spangrad.training._config import JudgeTable, RuleTable
+from spangrad.training._overlong_config import OverlongTable
 from spangrad.training._policies import policy_conflicts
 from spangrad_torch import TorchOptions
 from spangrad_torch.plugin import TorchFactory
@@ -37,6 +38,7 @@ def tables() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "`[torch]`", TorchOptions
     yield "`[rewards.judge]`", JudgeTable
     yield "`[[rewards.rules]]`", RuleTable
+    yield "`[rewards.overlong]`", OverlongTable
     for name, field in TrainConfig.model_fields.items():
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for candidate in candidates:

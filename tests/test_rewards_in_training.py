@@ -57,6 +57,25 @@ def settings(project: Project, text: str) -> None:
     project.edit("[tasks]", f"{text}\n[tasks]")
 
 
+def test_a_long_rollout_loses_what_equation_13_says_with_its_weight(rewarded: Project) -> None:
+    weights = "weights = { correct = 1.0, length = 0.0, overlong = 0.5 }"
+    settings(rewarded, f"[rewards]\n{weights}\n\n[rewards.overlong]\nmax_tokens = 4\ncache = 3\n")
+    done = rewarded.run("train", "train.toml")
+    assert done.returncode == 0, done.stderr
+    for row in rewarded.json("rollouts", "--phase", "train")["rollouts"][:4]:
+        (attempt,) = rewarded.json("explain", row["rollout_id"])["attempts"]
+        (call,) = attempt["calls"]
+        rewards = {reward["name"]: reward for reward in attempt["rewards"]}
+        # A byte a digit and the token that ends the turn: 2 tokens for "3", 1 beyond 4 - 3; so -1/3, weighed 0.5.
+        assert rewards["overlong"]["value"] == pytest.approx((1 - len(call["action_ids"])) / 3)
+        assert (rewards["overlong"]["source"], rewards["overlong"]["weight"]) == ("length", 0.5)
+        expected = rewards["correct"]["value"] + 0.5 * rewards["overlong"]["value"]
+        assert call["episode_return"] == pytest.approx(expected)
+    (measured, *_) = rewarded.json("rollouts", "--phase", "evaluate")["rollouts"]
+    (attempt,) = rewarded.json("explain", measured["rollout_id"])["attempts"]
+    assert {reward["name"] for reward in attempt["rewards"]} == {"correct", "length"}
+
+
 def test_the_weighted_sum_is_trained_on_and_everything_is_explained(rewarded: Project) -> None:
     settings(rewarded, "[rewards]\nweights = { correct = 1.0, length = 0.1, never = 1.0 }\n")
     done = rewarded.run("train", "train.toml")

@@ -148,18 +148,18 @@ def test_only_clients_on_this_machine_may_be_anonymous(host: str | None, admitte
     assert door.identify(scope, bearer("evaluator")).evaluator
 
 
-def test_calls_after_closing_are_refused_and_recorded_as_errors(
+def test_calls_after_closing_are_refused_and_recorded_as_late(
     gateway: Gateway, http: httpx.Client, gateway_store: Store
 ) -> None:
     access = gateway.open_rollout("r", 1)
     http.post("/v1/chat/completions", json=BODY, headers=bearer(access.api_key))
     tally = gateway.close_rollout("r", 1).result(timeout=10)
-    assert (tally.calls, tally.answered) == (1, 1)
+    assert (tally.calls, tally.answered, tally.sampled, tally.broken) == (1, 1, 1, "")
     late = http.post("/v1/chat/completions", json=BODY, headers=bearer(access.api_key))
     assert (late.status_code, late.json()["error"]["code"]) == (409, "rollout_closed")
     assert late.headers["x-should-retry"] == "false"
     on_time, too_late = gateway_store.calls("r")
-    assert (on_time.status, too_late.status) == (CallStatus.OK, CallStatus.ERROR)
+    assert (on_time.status, too_late.status) == (CallStatus.OK, CallStatus.LATE)
     assert "closed" in too_late.reason
     assert gateway.close_rollout("r", 1).result(timeout=10).answered == 1
 

@@ -84,6 +84,7 @@ def test_the_caller_may_choose_the_ids_and_the_sampling(http: httpx.Client, gate
         (0, True, "succeeded", "no_call"),
         (1, True, "failed", "failed"),
         (0, False, "timed_out", "timed_out"),
+        (1, True, "infrastructure", "infrastructure"),
     ],
 )
 def test_success_needs_a_call_and_a_reward(

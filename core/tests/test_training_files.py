@@ -19,7 +19,7 @@ from spangrad.training import new_run_folder, proportion, resumed_run_folder
 from spangrad.training._curve import draw_curve
 from spangrad.training._evaluation import path_safe
 from spangrad.training._metrics import MetricsFile
-from spangrad.training._order import tasks_of_step
+from spangrad.training._order import tasks_from, tasks_of_step
 from spangrad.training._run_file import write_whole
 from spangrad.training._run_folder import RunFolder
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
@@ -120,6 +120,46 @@ class TestOrder:
 
         assert len(set(chosen)) == per_step
         assert chosen == tasks_of_step(step, tasks=tasks, per_step=per_step, seed=seed)
+
+    @given(tasks=st.integers(1, 12), seed=st.integers(0, 3), start=st.integers(0, 40), data=st.data())
+    def test_tasks_drawn_bit_by_bit_are_those_drawn_at_once(
+        self, tasks: int, seed: int, start: int, data: st.DataObject
+    ) -> None:
+        counts = data.draw(st.lists(st.integers(0, tasks), max_size=5).filter(lambda some: sum(some) <= tasks))
+        position, taken = start, list[int]()
+
+        for count in counts:
+            more, position = tasks_from(position, tasks=tasks, count=count, seed=seed, taken=taken)
+            taken += more
+
+        assert len(set(taken)) == len(taken) == sum(counts)
+        assert (taken, position) == tasks_from(start, tasks=tasks, count=sum(counts), seed=seed)
+
+    @given(
+        tasks=st.integers(1, 12), seed=st.integers(0, 3), counts=st.lists(st.integers(1, 12), min_size=1, max_size=8)
+    )
+    def test_no_task_comes_twice_in_an_epoch_however_many_each_step_draws(
+        self, tasks: int, seed: int, counts: list[int]
+    ) -> None:
+        position, epochs = 0, dict[int, list[int]]()
+
+        for count in counts:
+            for _ in range(min(count, tasks)):
+                (index,), after = tasks_from(position, tasks=tasks, count=1, seed=seed)
+                epochs.setdefault((after - 1) // tasks, []).append(index)
+                position = after
+
+        assert all(len(set(seen)) == len(seen) for seen in epochs.values())
+
+    def test_a_task_met_again_at_the_seam_is_passed_over(self) -> None:
+        first, position = tasks_from(0, tasks=3, count=2, seed=0)
+        rest, after = tasks_from(position, tasks=3, count=1, seed=0)
+
+        again, beyond = tasks_from(position, tasks=3, count=3, seed=0)
+
+        assert sorted(first + rest) == sorted(again) == [0, 1, 2]
+        assert after == 3
+        assert beyond >= 5  # the last of the first epoch, and two new ones of the second
 
     def test_seeds_give_different_orders(self) -> None:
         orders = {tuple(tasks_of_step(1, tasks=100, per_step=10, seed=seed)) for seed in range(5)}

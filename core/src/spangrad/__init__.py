@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from spangrad.errors import SpangradError
+from spangrad.errors import InfrastructureError, SpangradError
 
 if TYPE_CHECKING:
     from spangrad.capture import Rollout, RolloutScope, current_scope, rollout
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "InfrastructureError",
     "Rollout",
     "RolloutScope",
     "SpangradError",

@@ -5,6 +5,7 @@
     ├── PluginError              an extension that is missing, broken or of the wrong version
     │   └── OtherModuleError     a module has a framework's name, but is not that framework
     ├── AgentError               the user's agent cannot be imported or called
+    ├── InfrastructureError      raised by an agent: what it depends on broke, through no fault of its own
     ├── RewardError              a reward that is not a finite number
     ├── StateError               a state of an agent, or its score, that cannot be recorded
     ├── TaskError                a task file or function that cannot be read
@@ -72,6 +73,12 @@ class AgentError(SpangradError):
     """The user's agent cannot be imported or called."""
 
     exit_status = 2
+
+
+class InfrastructureError(SpangradError, RuntimeError):
+    """Raised by an agent, or a tool of it, when something it depends on is broken: a database that is down, a sandbox that will
+    not start. The rollout then ends as `infrastructure`, and not as a failure of the agent.
+    """
 
 
 class StateError(SpangradError, ValueError):

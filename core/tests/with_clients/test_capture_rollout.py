@@ -78,7 +78,12 @@ async def test_concurrent_async_rollouts_keep_their_calls_and_rewards_apart(serv
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(KeyError("mine"), RolloutStatus.FAILED), (KeyboardInterrupt(), RolloutStatus.LOST)]
+    ("error", "status"),
+    [
+        (KeyError("mine"), RolloutStatus.FAILED),
+        (spangrad.InfrastructureError("the database is down"), RolloutStatus.INFRASTRUCTURE),
+        (KeyboardInterrupt(), RolloutStatus.LOST),
+    ],
 )
 def test_an_exception_passes_through_unchanged_and_is_recorded(
     served: Store, error: BaseException, status: RolloutStatus

@@ -16,9 +16,10 @@ from spangrad.capture import Rollout
 from spangrad.gateway import Gateway
 from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agent
 from spangrad.store import RolloutStatus, Store
-from spangrad.transitions import CallStatus
+from spangrad.transitions import CallStatus, FailureKind, FailurePolicies, FailurePolicy, Treatment
 
 PlayAgent = Callable[..., Awaitable[RolloutResult]]
+FIVE_TRIES = FailurePolicies({FailureKind.FAILED: FailurePolicy(Treatment.RETRY, attempts=5)})
 
 
 async def ask_async(rollout: Rollout, text: str = "x") -> None:
@@ -237,7 +238,7 @@ async def test_a_failed_rollout_is_tried_again_under_the_next_attempt(play_agent
             raise RuntimeError("not yet")
         return 1.0
 
-    result = await play_agent(agent, retries=5)
+    result = await play_agent(agent, failures=FIVE_TRIES)
     assert (result.status, result.record.attempt) == (RolloutStatus.SUCCEEDED, 3)
     assert [(r.attempt, r.status) for r in echo_store.rollouts()] == [
         (1, RolloutStatus.FAILED),

@@ -214,7 +214,7 @@ async def test_a_store_that_cannot_be_written_stops_the_run(echo_gateway: Gatewa
         await make_runner(lambda task: len(task), echo_gateway, closed).run(make_jobs(4))  # noqa: PLW0108 - a plain function
 
 
-@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"timeout": 0}, {"timeout": -1}, {"retries": -1}])
+@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"timeout": 0}, {"timeout": -1}])
 def test_numbers_that_cannot_be_are_refused(echo_gateway: Gateway, echo_store: Store, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make_runner(lambda task: 1, echo_gateway, echo_store, **settings)  # noqa: ARG005 - an agent takes a task

@@ -74,7 +74,7 @@ async def test_a_plain_agent_that_hangs_is_left_behind_and_its_later_calls_fail(
     assert "left behind" in caplog.text
     release.set()
     assert await asyncio.to_thread(refused.wait, 20)
-    assert [call.status for call in echo_store.calls("r")] == [CallStatus.ERROR]
+    assert [call.status for call in echo_store.calls("r")] == [CallStatus.LATE]
 
 
 async def test_a_plain_agent_that_waits_for_the_model_is_freed_by_the_gateway(play_agent: PlayAgent) -> None:

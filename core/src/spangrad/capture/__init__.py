@@ -4,6 +4,8 @@ from spangrad.capture._agent_state import AgentState, checked_score, checked_sta
 from spangrad.capture._child import child_environment
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE, scope_from_environment, scope_to_environment
 from spangrad.capture._handle import Rollout
+from spangrad.capture._infrastructure import is_infrastructure
+from spangrad.capture._late_results import LateResults
 from spangrad.capture._reward_list import GivenReward, RewardList
 from spangrad.capture._reward_value import named_rewards, reward_value
 from spangrad.capture._rollout import RolloutBlock, rollout
@@ -18,6 +20,7 @@ __all__ = [
     "AgentState",
     "CallSite",
     "GivenReward",
+    "LateResults",
     "Probe",
     "RewardList",
     "RewardSink",
@@ -37,6 +40,7 @@ __all__ = [
     "end_work",
     "enter_state",
     "flush_spans",
+    "is_infrastructure",
     "named_rewards",
     "reward_value",
     "rollout",

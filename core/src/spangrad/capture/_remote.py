@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE
 from spangrad.capture._gateway_client import GatewayClient
+from spangrad.capture._infrastructure import is_infrastructure
 from spangrad.capture._reward_list import RewardList
 from spangrad.capture._scope import RolloutScope
 from spangrad.capture._tracing import deliver_spans
@@ -120,4 +121,6 @@ def _ending(error: BaseException | None) -> tuple[str, str]:
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return "succeeded", ""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if is_infrastructure(error):
+        return "infrastructure", text
     return ("failed" if isinstance(error, Exception | SystemExit) else "lost"), text

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from spangrad.capture._late_results import LateResults
 from spangrad.errors import RewardError
 
 
@@ -21,9 +22,15 @@ class GivenReward:
 
 
 class RewardList:
-    """A `RewardSink` that keeps what it is given; usable from any thread."""
+    """A `RewardSink` that keeps what it is given; usable from any thread.
 
-    def __init__(self, rollout_id: str) -> None:
+    Args:
+        rollout_id: whose rewards.
+        late: counts rewards that come when it takes no more.
+    """
+
+    def __init__(self, rollout_id: str, *, late: LateResults | None = None) -> None:
+        self._late = late or LateResults()
         self._rollout_id = rollout_id
         self._lock = threading.Lock()
         self._rewards: list[GivenReward] = []
@@ -37,6 +44,7 @@ class RewardList:
         """
         with self._lock:
             if self._closed:
+                self._late.add("rewards")
                 raise RewardError(
                     f"Rollout {self._rollout_id} has ended, so the reward {name!r} comes too late",
                     cure="Give rewards before the rollout ends",

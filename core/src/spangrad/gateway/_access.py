@@ -50,6 +50,10 @@ class RolloutTally:
     """Requests that reached the gateway, refused ones included."""
     answered: int
     """Calls that were answered in full."""
+    sampled: int
+    """Those of them in which a token was sampled, as far as the engine says."""
+    broken: str
+    """Why the last call that was answered at all was answered with a server's error (HTTP 5xx); empty where it was not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,8 @@ class Entry:
     closed: bool = False
     calls: int = 0
     answered: int = 0
+    sampled: int = 0
+    broken: str = ""
     call_ids: set[str] = field(default_factory=set)
     """Ids its client gave to calls, so that none is used twice."""
     responses: ResponseMemory = field(default_factory=ResponseMemory)
@@ -73,7 +79,7 @@ class Entry:
     @property
     def tally(self) -> RolloutTally:
         """The counts so far."""
-        return RolloutTally(self.calls, self.answered)
+        return RolloutTally(self.calls, self.answered, self.sampled, self.broken)
 
 
 class AccessBook:

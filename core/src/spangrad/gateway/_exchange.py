@@ -22,7 +22,7 @@ from spangrad.gateway._errors import error_body, send_json
 from spangrad.gateway._identity import read_state
 from spangrad.gateway._request import ChatBody, engine_request, read_chat, read_json, sampling_params
 from spangrad.gateway._routes import Route
-from spangrad.gateway._state import CLIENT_GONE, GatewayState, closed_error
+from spangrad.gateway._state import CLIENT_GONE, ROLLOUT_CLOSED, SERVER_ERROR, GatewayState, closed_error
 from spangrad.gateway._wire import Dialect, Question, Wire
 from spangrad.semconv import AGENT_HEADER, CALL_HEADER, REQUEST_HEADER, RETRY_HEADER
 from spangrad.transitions import Call, CallStatus
@@ -100,10 +100,22 @@ class Exchange:
         except EngineError as error:
             _log.error("%s", error)
             failure = failure or error
+        self._note_ending(failure)
         if failure is None and self._opened is not None:
             self._opened.question.remember(self._call_id, self._answer, self._memory)
         self._state.end(self._entry, self._interrupt)
         await self._finish(failure)
+
+    def _note_ending(self, failure: EngineError | None) -> None:
+        """Keeps for the attempt whether the server was at fault the last time it answered; a call cut short tells nothing of it."""
+        if self._entry is None or self._entry.closed or (failure is not None and failure is self._interruption()):
+            return
+        broken = failure is not None and failure.status >= SERVER_ERROR
+        self._entry.broken = str(failure) if broken else ""
+
+    def _interruption(self) -> EngineError | None:
+        """Why the call was stopped, if it was."""
+        return self._interrupt.result() if self._interrupt.done() else None
 
     async def _work(self, data: bytes) -> None:
         """Understands the request, samples, and streams what may be streamed."""
@@ -136,8 +148,7 @@ class Exchange:
         params, limited = sampling_params(chat, override, self._index)
         wire = question.wire(self._call_id, self._received_at, chat, params)
         self._opened = _Opened(question, engine_request(chat, question.body, params, limited=limited), route, wire)
-        if self._entry is not None and self._entry.closed:
-            raise closed_error(self._entry)
+        self._refuse_if_late()
         return self._opened
 
     def _read(self) -> tuple[Question, ChatBody]:
@@ -145,12 +156,19 @@ class Exchange:
         try:
             question = self._dialect.read(self._body, self._memory)
             return question, read_chat(question.body)
-        except EngineError as error:
-            if (
-                self._entry is not None and self._entry.closed
-            ):  # it may refer to what was forgotten when the rollout closed
-                raise closed_error(self._entry) from error
+        except EngineError:
+            self._refuse_if_late()  # it may refer to what was forgotten when the rollout closed
             raise
+
+    def _refuse_if_late(self) -> None:
+        """Refuses calls of a closed attempt.
+
+        Raises:
+            EngineError: 409, it is closed.
+        """
+        if self._entry is not None and self._entry.closed:
+            self._state.late.add("calls")
+            raise closed_error(self._entry)
 
     def _claim_call_id(self) -> None:
         """Takes the call id the client stamped, if it did."""
@@ -195,9 +213,6 @@ class Exchange:
         opened, headers, access = self._opened, self._headers, self._entry.access if self._entry else None
         params = opened.request.params if opened else None
         retry = headers.get(RETRY_HEADER, "")
-        status = CallStatus.OK if failure is None else CallStatus.ERROR
-        if failure is not None and self._interrupt.done() and failure is self._interrupt.result():
-            status = CallStatus.UNDELIVERED
         model = self._body.get("model")
         return Call(
             call_id=self._call_id,
@@ -212,7 +227,7 @@ class Exchange:
             policy_version=self._answer.policy_version,
             endpoint=opened.route.engine.name if opened else "",
             agent=unquote(headers.get(AGENT_HEADER, "")) or None,
-            status=status,
+            status=self._status(failure),
             reason=str(failure) if failure else "",
             prompt_ids=self._answer.prompt_ids,
             temperature=params.temperature if params else 1.0,
@@ -223,6 +238,14 @@ class Exchange:
             state=self._agent_state[0],
             score=self._agent_state[1],
         )
+
+    def _status(self, failure: EngineError | None) -> CallStatus:
+        """How the call ended."""
+        if failure is None:
+            return CallStatus.OK
+        if failure is self._interruption():
+            return CallStatus.UNDELIVERED
+        return CallStatus.LATE if failure.code == ROLLOUT_CLOSED else CallStatus.ERROR
 
     async def _finish(self, failure: EngineError | None) -> None:
         """Completes the response, if there is somebody to read it."""

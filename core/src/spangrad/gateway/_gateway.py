@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from spangrad.capture import LateResults
 from spangrad.errors import GatewayError
 from spangrad.gateway._access import AccessBook, RolloutAccess, RolloutTally, SamplingOverride
 from spangrad.gateway._app import make_app
@@ -116,7 +117,7 @@ class Gateway:
 
     def close_rollout(self, rollout_id: str, attempt: int) -> Future[RolloutTally]:
         """Ends an attempt: requests in flight are stopped and recorded as undelivered, later ones are answered 409 and recorded
-        as errors. Safe from any thread; closing twice is harmless.
+        as late. Safe from any thread; closing twice is harmless.
 
         Returns:
             A future that is done when the last request in flight has been recorded
@@ -144,6 +145,11 @@ class Gateway:
     def id_counts(self) -> Mapping[str, IdCount]:
         """Per engine name, over calls answered so far: how many had token ids. The trainer stops when a policy's has none."""
         return dict(self._state.id_counts)
+
+    @property
+    def late(self) -> LateResults:
+        """Calls, spans and rewards that came for attempts which had been closed."""
+        return self._state.late
 
     def _on_loop(self, action: Callable[[], object]) -> None:
         """Has the server's loop run something; runs it here when there is no loop (any more)."""

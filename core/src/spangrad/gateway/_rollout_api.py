@@ -91,7 +91,7 @@ class RolloutApi:
             rewarded = await asyncio.to_thread(self._state.store.rewards, access.rollout_id, access.attempt)
             record = replace(
                 record,
-                status=_ending(body, called=entry.calls > 0, rewarded=bool(rewarded)),
+                status=_ending(body, sampled=entry.sampled > 0, rewarded=bool(rewarded)),
                 error=body.error,
                 output="" if body.output is None else json.dumps(body.output),
                 finished_at=time.time(),
@@ -101,7 +101,8 @@ class RolloutApi:
 
     async def reward(self, request: Request) -> Response:
         """Rewards a rollout or one of its calls, also after it was finished."""
-        access = self._named(request).access
+        entry = self._named(request)
+        access = entry.access
         body = RewardBody.read(await request.body())
         try:
             value = reward_value(body.value)
@@ -113,6 +114,8 @@ class RolloutApi:
             access.rollout_id, access.attempt, body.call_id, body.name, value, body.source, time.time()
         )
         await asyncio.to_thread(store.add_reward, reward)
+        if entry.closed:
+            self._state.late.add("rewards")
         if record.status is RolloutStatus.NO_REWARD:
             await asyncio.to_thread(store.save_rollout, replace(record, status=RolloutStatus.SUCCEEDED, error=""))
         return json_response({"rollout_id": access.rollout_id, "attempt": access.attempt, "value": value}, status=201)
@@ -162,12 +165,12 @@ class RolloutApi:
         }
 
 
-def _ending(body: FinishBody, *, called: bool, rewarded: bool) -> RolloutStatus:
-    """How an attempt really ended: success needs a call and a reward."""
+def _ending(body: FinishBody, *, sampled: bool, rewarded: bool) -> RolloutStatus:
+    """How an attempt really ended: success needs a sampled token and a reward."""
     status = RolloutStatus(body.status)
     if status is not RolloutStatus.SUCCEEDED:
         return status
-    if not called:
+    if not sampled:
         return RolloutStatus.NO_CALL
     return status if rewarded else RolloutStatus.NO_REWARD
 

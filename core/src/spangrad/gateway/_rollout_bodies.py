@@ -59,7 +59,7 @@ class OpenBody(_Body):
 class FinishBody(_Body):
     """`POST /rollouts/{id}/attempts/{n}/finish`."""
 
-    status: Literal["succeeded", "failed", "timed_out", "lost"] = "succeeded"
+    status: Literal["succeeded", "failed", "timed_out", "infrastructure", "lost"] = "succeeded"
     error: str = ""
     output: Any = None
     """What the agent returned."""

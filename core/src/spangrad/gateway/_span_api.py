@@ -42,6 +42,8 @@ class SpanApi:
             spans = from_otlp_json(read_json(await request.body()))
         except SpanError as error:
             raise EngineError(error.what, cure=error.cure, status=400) from error
+        if caller.entry is not None and caller.entry.closed:
+            self._state.late.add("spans", len(spans))
         owned = [_owned(span, caller) for span in spans]
         await asyncio.to_thread(self._state.store.add_spans, owned)
         return json_response({"partialSuccess": {}})

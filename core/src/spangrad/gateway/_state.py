@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from spangrad.capture import LateResults
 from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
 from spangrad.gateway._engine import EngineError
@@ -13,12 +14,16 @@ from spangrad.gateway._identity import Doorkeeper
 from spangrad.gateway._response_memory import ResponseMemory
 from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
-from spangrad.transitions import Call, CallStatus
+from spangrad.transitions import Call, CallStatus, Choice
 
 CLIENT_GONE: Final = 499
 """Status that says there is nobody left to answer (as nginx logs it)."""
 
 
+ROLLOUT_CLOSED: Final = "rollout_closed"
+"""Code of the error that calls of a closed attempt are answered with."""
+SERVER_ERROR: Final = 500
+"""The lowest status that says the server is at fault, not the request."""
 NO_RETRY: Final = {"x-should-retry": "false"}
 """Tells the openai clients not to send the request again."""
 
@@ -44,6 +49,8 @@ class GatewayState:
     """Set while requests may begin sampling."""
     id_counts: dict[str, IdCount] = field(default_factory=dict)
     """Per engine name; replaced whole, so that any thread may read it."""
+    late: LateResults = field(default_factory=LateResults)
+    """What came for attempts that were closed."""
     orphan_ids: set[str] = field(default_factory=set)
     """Call ids that clients gave to calls without a rollout."""
     orphan_responses: ResponseMemory = field(default_factory=ResponseMemory)
@@ -97,6 +104,7 @@ class GatewayState:
         if call.status is CallStatus.OK:
             if entry is not None:
                 entry.answered += 1
+                entry.sampled += any(map(_was_sampled, call.choices))
             count = self.id_counts.get(call.endpoint, IdCount(0, 0))
             self.id_counts[call.endpoint] = IdCount(count.calls + 1, count.with_ids + _has_ids(call))
 
@@ -121,7 +129,7 @@ def closed_error(entry: Entry) -> EngineError:
     return EngineError(
         f"Attempt {access.attempt} of rollout {access.rollout_id!r} is closed",
         status=409,
-        code="rollout_closed",
+        code=ROLLOUT_CLOSED,
         headers=NO_RETRY,
     )
 
@@ -139,6 +147,12 @@ def settle(entry: Entry) -> None:
             future = entry.waiting.pop()
             if future.set_running_or_notify_cancel():
                 future.set_result(entry.tally)
+
+
+def _was_sampled(choice: Choice) -> bool:
+    """Whether a token was sampled for the choice; where no ids are known, its message tells."""
+    told = (value for key, value in choice.message.items() if key != "role")
+    return bool(choice.token_ids) or any(told)
 
 
 def _has_ids(call: Call) -> bool:

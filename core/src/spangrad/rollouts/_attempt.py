@@ -5,33 +5,38 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spangrad.capture import (
     GivenReward,
+    LateResults,
     RewardList,
     Rollout,
     RolloutScope,
     child_environment,
     end_work,
     flush_spans,
+    is_infrastructure,
     use_scope,
 )
-from spangrad.errors import RewardError
-from spangrad.gateway import Gateway
+from spangrad.errors import InfrastructureError, RewardError
+from spangrad.gateway import Gateway, RolloutTally
 from spangrad.rollouts._agents import Agent, CommandAgent
 from spangrad.rollouts._command import run_command
 from spangrad.rollouts._failure import failure
 from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._judges import Judged, Judges
 from spangrad.rollouts._lanes import Lanes, Outcome
+from spangrad.rollouts._length_reward import length_reward
 from spangrad.rollouts._process_environment import without_proxy
 from spangrad.rollouts._rule_rewards import rule_rewards
 from spangrad.rollouts.judging import FinishedRollout
 from spangrad.rollouts.rules import Derived
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store
+from spangrad.transitions import FailurePolicies
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,9 @@ class AttemptRunner:
     lanes: Lanes
     timeout: float | None
     """Seconds the agent may take, and again each judge."""
+    failures: FailurePolicies = field(default_factory=FailurePolicies)
+    late: LateResults = field(default_factory=LateResults)
+    """Counts what comes when its attempt has ended."""
 
     async def run(self, job: RolloutJob, attempt: int) -> RolloutResult:
         """Runs one attempt to its end and records it; whatever the agent does, this returns.
@@ -68,7 +76,7 @@ class AttemptRunner:
             asyncio.CancelledError: the caller was cancelled; the attempt is recorded as lost.
         """
         access = self.gateway.open_rollout(job.rollout_id, attempt, sampling=job.sampling)
-        given = RewardList(job.rollout_id)
+        given = RewardList(job.rollout_id, late=self.late)
         scope = RolloutScope(
             rollout_id=job.rollout_id,
             attempt=attempt,
@@ -99,14 +107,29 @@ class AttemptRunner:
                 scope
             )  # whatever the agent left open ends with it, and is delivered before the rollout is recorded
         tally = await asyncio.wrap_future(self.gateway.close_rollout(scope.rollout_id, scope.attempt))
-        if outcome.timed_out:
-            return _Ending(RolloutStatus.TIMED_OUT, f"The agent was still running after {self.timeout:g} seconds")
-        if outcome.error is not None:
-            return _Ending(RolloutStatus.FAILED, failure("The agent", outcome.error))
-        if tally.calls == 0:
-            what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
-            return _Ending(RolloutStatus.NO_CALL, what, outcome.value)
+        if (failed := self._failed(outcome, tally)) is not None:
+            return failed
         return await self._judged(job, finished_rollout(job, scope.attempt, outcome.value), scope, given)
+
+    def _failed(self, outcome: Outcome, tally: RolloutTally) -> _Ending | None:
+        """How an attempt ends of which there is nothing to judge; None for any other."""
+        if outcome.timed_out:
+            ending = _Ending(RolloutStatus.TIMED_OUT, f"The agent was still running after {self.timeout:g} seconds")
+        elif outcome.error is not None:
+            status = RolloutStatus.INFRASTRUCTURE if is_infrastructure(outcome.error) else RolloutStatus.FAILED
+            ending = _Ending(status, failure("The agent", outcome.error))
+        elif tally.calls == 0:
+            what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
+            ending = _Ending(RolloutStatus.NO_CALL, what, outcome.value)
+        elif tally.sampled == 0:
+            what = f"The agent ended, and none of its {tally.calls} calls of the model was answered with a token"
+            ending = _Ending(RolloutStatus.NO_CALL, what, outcome.value)
+        else:
+            return None
+        if not tally.broken:
+            return ending
+        error = f"{ending.error}; its last answer was an error of the server: {tally.broken}"
+        return replace(ending, status=RolloutStatus.INFRASTRUCTURE, error=error)
 
     async def _judged(
         self, job: RolloutJob, rollout: FinishedRollout, scope: RolloutScope, given: RewardList
@@ -120,6 +143,9 @@ class AttemptRunner:
                 rules, self.store, scope.rollout_id, scope.attempt, lanes=self.lanes, limit=self.timeout
             )
             judged = await self.judges.judge(rollout, scope, given, self.lanes, self.timeout)
+            if job.phase != "evaluate":
+                overlong = self.judges.overlong
+                judged += await length_reward(overlong, self.store, scope.rollout_id, scope.attempt)
             by_rules = (rule.name for rule, _, _ in derived.rewards)
             self.judges.check_names([*(name for name, _, _ in judged), *given.names, *by_rules])
         except RewardError as error:
@@ -157,7 +183,8 @@ class AttemptRunner:
             return Outcome(timed_out=True)
         if ended.status != 0:
             said = f": {ended.stderr}" if ended.stderr else " and wrote nothing to its standard error"
-            return Outcome(error=CommandError(f"{agent.name} exited with status {ended.status}{said}"))
+            kind = InfrastructureError if ended.status == os.EX_TEMPFAIL else CommandError
+            return Outcome(error=kind(f"{agent.name} exited with status {ended.status}{said}"))
         return Outcome(value=ended.output)
 
     def _record(
@@ -174,8 +201,6 @@ class AttemptRunner:
                 for rule, call, value in ending.derived.rewards
             ),
         ]
-        for reward in rewards:
-            self.store.add_reward(reward)
         ended = replace(
             record,
             status=ending.status,
@@ -183,6 +208,10 @@ class AttemptRunner:
             output=_as_json(ending.output),
             finished_at=None if ending.status is RolloutStatus.RUNNING else now,
         )
+        if (penalty := self.failures.penalty(ended, now)) is not None:
+            rewards.append(penalty)
+        for reward in rewards:
+            self.store.add_reward(reward)
         self.store.save_rollout(ended)
         return RolloutResult(job, ended, ending.output, tuple(rewards), self.judges.weights, ending.derived.unlinked)
 

@@ -13,6 +13,7 @@ from spangrad.rollouts._job import RolloutResult
 from spangrad.rollouts._judges import Judges
 from spangrad.rollouts.judging import GroupJudge
 from spangrad.store import RewardRecord, RolloutStatus, Store
+from spangrad.transitions import FailurePolicies
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class GroupJudging:
     store: Store
     limit: float | None
     """Seconds the judge may take over a group."""
+    failures: FailurePolicies
 
     async def settle(self, group: Sequence[RolloutResult]) -> list[RolloutResult]:
         """The results of a group, in order, with the judge's rewards.
@@ -81,5 +83,9 @@ class GroupJudging:
 
     def _record(self, result: RolloutResult, status: RolloutStatus, error: str) -> RolloutResult:
         record = replace(result.record, status=status, error=error, finished_at=time.time())
+        penalty = self.failures.penalty(record, time.time())
+        if penalty is not None:
+            self.store.add_reward(penalty)
+            result = replace(result, rewards=(*result.rewards, penalty))
         self.store.save_rollout(record)
         return replace(result, record=record)

@@ -11,6 +11,7 @@ from spangrad.capture import RewardList, Rollout, RolloutScope, named_rewards, r
 from spangrad.errors import RewardError
 from spangrad.rollouts._failure import failure
 from spangrad.rollouts._lanes import Lanes
+from spangrad.rollouts._overlong import Overlong
 from spangrad.rollouts._scoring import RewardFunction
 from spangrad.rollouts.judging import FinishedRollout, GroupJudge, ModelJudge, RewardSource
 from spangrad.rollouts.rules import Rule
@@ -31,6 +32,8 @@ class Judges:
     weights: RewardWeights = field(default_factory=RewardWeights)
     rules: Sequence[Rule] = ()
     """Reward calls by what the rollout's spans and calls show, in addition to all else; they never stand in for it."""
+    overlong: Overlong | None = None
+    """Rewards the rollout for its length, likewise."""
 
     async def judge(
         self, rollout: FinishedRollout, scope: RolloutScope, given: RewardList, lanes: Lanes, limit: float | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -23,9 +23,8 @@ from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts._process_environment import clients_pointed_at
 from spangrad.rollouts._scoring import RewardFunction
 from spangrad.spans import from_readable
-from spangrad.store import RolloutStatus, Store
-
-_RETRIED: Final = frozenset({RolloutStatus.FAILED, RolloutStatus.TIMED_OUT})
+from spangrad.store import Store
+from spangrad.transitions import FailurePolicies
 
 
 class Runner:
@@ -45,8 +44,8 @@ class Runner:
         store: where everything is recorded.
         concurrency: rollouts under way at once.
         timeout: seconds an agent may take, and after it each judge; None does not limit.
-        retries: further attempts at a rollout that failed or ran out of time. They bias what is learnt towards rollouts that
-            do not fail, so they are for infrastructure that is known to fail by chance.
+        failures: what is done about rollouts that fail: another attempt, or a penalty. What is dropped or kept is decided
+            where transitions are made of them.
 
     Raises:
         ConfigError: a number that cannot be.
@@ -61,21 +60,20 @@ class Runner:
         *,
         concurrency: int,
         timeout: float | None,
-        retries: int = 0,
+        failures: FailurePolicies | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}", cure="At least one rollout must be under way")
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout is {timeout}", cure="Give the agent a positive number of seconds")
-        if retries < 0:
-            raise ConfigError(f"retries is {retries}", cure="Use 0 for none")
         self._lanes = Lanes(workers=max(32, concurrency))
         judges = judges if isinstance(judges, Judges) else Judges(judges)
-        self._attempts = AttemptRunner(agent, judges, gateway, store, self._lanes, timeout)
-        self._compare = GroupJudging(judges.group, judges, store, timeout) if judges.group else None
+        self._failures = failures or FailurePolicies()
+        self._attempts = AttemptRunner(agent, judges, gateway, store, self._lanes, timeout, self._failures)
+        self._compare = GroupJudging(judges.group, judges, store, timeout, self._failures) if judges.group else None
         self._concurrency = concurrency
-        self._retries = retries
         self._rollout_ids: set[str] = set()
+        self._ended: set[tuple[str, int]] = set()
         self._users = 0
         self._open = ExitStack()
 
@@ -83,6 +81,12 @@ class Runner:
     def abandoned(self) -> int:
         """Agents and reward functions that would not stop when their time was over and still hold a thread."""
         return self._lanes.abandoned
+
+    @property
+    def late(self) -> Mapping[str, int]:
+        """Calls, spans and rewards that came when their attempt had ended, so far; none of them counts for anything else."""
+        gateway = self._attempts.gateway.late.counts()
+        return {kind: count + gateway[kind] for kind, count in self._attempts.late.counts().items()}
 
     async def run(
         self, jobs: Iterable[RolloutJob], *, on_result: Callable[[RolloutResult], None] = lambda _: None
@@ -141,12 +145,16 @@ class Runner:
     async def _rollout(self, job: RolloutJob, limit: asyncio.Semaphore) -> RolloutResult:
         async with limit:
             self._rollout_ids.add(job.rollout_id)
-            result = await self._attempts.run(job, job.attempt)
-            for attempt in range(job.attempt + 1, job.attempt + 1 + self._retries):
-                if result.status not in _RETRIED:
-                    break
-                result = await self._attempts.run(job, attempt)
+            result = await self._attempt(job, job.attempt)
+            while self._failures.retries(result.record):
+                result = await self._attempt(job, result.record.attempt + 1)
             return result
+
+    async def _attempt(self, job: RolloutJob, attempt: int) -> RolloutResult:
+        try:
+            return await self._attempts.run(job, attempt)
+        finally:
+            self._ended.add((job.rollout_id, attempt))
 
     def __enter__(self) -> Self:
         if self._users == 0:
@@ -172,4 +180,12 @@ class Runner:
             span for span in spans if span.attributes and span.attributes.get(semconv.ROLLOUT_ID) in self._rollout_ids
         ]
         if own:
+            ended = [_attempt_of(span) in self._ended for span in own]
+            self._attempts.late.add("spans", sum(ended))
             self._attempts.store.add_spans([from_readable(span) for span in own])
+
+
+def _attempt_of(span: ReadableSpan) -> tuple[object, object]:
+    """Whose the span says it is."""
+    attributes = span.attributes or {}
+    return attributes.get(semconv.ROLLOUT_ID), attributes.get(semconv.ATTEMPT)

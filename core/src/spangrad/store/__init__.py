@@ -2,6 +2,7 @@
 
 from spangrad.store._contract import Store
 from spangrad.store._explanation import (
+    FAILURES_NOTE,
     REWARD_WEIGHTS_NOTE,
     ExplainedAttempt,
     ExplainedCall,
@@ -14,6 +15,7 @@ from spangrad.store._work_tree import ExplainedWork
 from spangrad.transitions import RewardRecord, RolloutRecord, RolloutStatus
 
 __all__ = [
+    "FAILURES_NOTE",
     "REWARD_WEIGHTS_NOTE",
     "ExplainedAttempt",
     "ExplainedCall",

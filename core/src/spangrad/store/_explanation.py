@@ -15,18 +15,22 @@ from spangrad.transitions import (
     Call,
     Choice,
     Extraction,
+    FailureKind,
     Fate,
     LedgerEntry,
     Reason,
     RewardRecord,
     RewardWeights,
     RolloutRecord,
+    Treatment,
     extract,
     fate_of,
 )
 
 Decode = Callable[[Sequence[int]], str]
 
+FAILURES_NOTE: Final = "failures"
+"""Under which note a run keeps what is done about failures, by kind; the latest, likewise."""
 REWARD_WEIGHTS_NOTE: Final = "reward_weights"
 """Under which note a run keeps the weights of rewards by name; the latest ones, where a resumed run has others."""
 
@@ -150,7 +154,9 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
     rewards = store.rewards(record.rollout_id, record.attempt)
     spans = [span for span in store.spans(record.rollout_id) if span.attempt in {None, record.attempt}]
     weights = RewardWeights(store.note(REWARD_WEIGHTS_NOTE) or {})
-    extraction = extract(record, calls, rewards, spans, weights=weights)
+    noted = store.note(FAILURES_NOTE) or {}
+    treatments = {FailureKind(kind): Treatment(treatment) for kind, treatment in noted.items()}
+    extraction = extract(record, calls, rewards, spans, weights=weights, treatments=treatments)
     # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
     known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
     entries = {(entry.call_id, entry.choice): entry for entry in known}

@@ -31,6 +31,8 @@ class RunState:
     """What must be the same for the run to go on: see `Preparation.identity`."""
     memory: dict[str, float] = field(default_factory=dict)
     """What the advantage estimator remembers; empty for those that remember nothing, and in checkpoints of older versions."""
+    position: int | None = None
+    """Where in the order of tasks the next step begins; None where all steps so far took the same number (older versions)."""
 
 
 async def save_checkpoint(folder: RunFolder, learners: Mapping[str, Learner], state: RunState) -> None:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from spangrad.errors import AgentError, BackendError, RewardError, SpangradError
 from spangrad.lightningrl import check_size
 from spangrad.rollouts import RolloutJob, RolloutResult, work_of
-from spangrad.rollouts.rules import RULE_SOURCE, derived
+from spangrad.rollouts.rules import derived
 from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._policies import serving_versions
 from spangrad.training._progress import Phase
 from spangrad.training._session import Session
-from spangrad.transitions import Extraction, LedgerEntry, Transition, extract, leftovers
+from spangrad.transitions import RULE_SOURCE, Done, Extraction, LedgerEntry, Transition, extract, leftovers
 
 T = TypeVar("T")
 
@@ -61,6 +61,24 @@ class Collection:
         return sum(map(_sampled_tokens, self.extractions))
 
     @property
+    def failed(self) -> int:
+        """How many did not succeed, whatever was done about it."""
+        return sum(result.status is not RolloutStatus.SUCCEEDED for result in self.results)
+
+    def group(self, group_id: str) -> tuple[int, int]:
+        """How many rollouts of the group there are, and how many of them count: were not dropped."""
+        pairs = zip(self.results, self.extractions, strict=True)
+        counts = [
+            e.handling is None or e.handling.done is not Done.DROPPED for r, e in pairs if r.job.group_id == group_id
+        ]
+        return len(counts), sum(counts)
+
+    def annotated(self, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+        """Ledger rows of transitions, which say what was done about the failure of their rollout, if it failed."""
+        by_id = {r.job.rollout_id: e for r, e in zip(self.results, self.extractions, strict=True)}
+        return [by_id[entry.rollout_id].annotated(entry) if entry.rollout_id in by_id else entry for entry in entries]
+
+    @property
     def statuses(self) -> Counter[RolloutStatus]:
         """How the rollouts ended."""
         return Counter(result.status for result in self.results)
@@ -79,8 +97,22 @@ class Collection:
         return [result.reward for result in ended if result.reward is not None]
 
 
-async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, stop: asyncio.Event) -> Collection:
+async def collect(
+    session: Session,
+    jobs: Sequence[RolloutJob],
+    phase: Phase,
+    stop: asyncio.Event,
+    *,
+    earlier: Collection | None = None,
+) -> Collection:
     """Runs the jobs, except those that a previous process has finished with the present policy.
+
+    Args:
+        session: the run's.
+        jobs: what to run.
+        phase: shows how far it is.
+        stop: ends it.
+        earlier: rollouts of the same step, which come before these in what is returned.
 
     Raises:
         StopRequestedError: `stop` was set meanwhile.
@@ -106,11 +138,12 @@ async def collect(session: Session, jobs: Sequence[RolloutJob], phase: Phase, st
 
     missing = [_next_attempt(session, job) for job in jobs if job.rollout_id not in results]
     await until_stopped(session.runner.run(missing, on_result=on_result), stop)
+    before = earlier or Collection((), (), 0, 0.0)
     collection = Collection(
-        results=tuple(results[job.rollout_id] for job in jobs),
-        extractions=tuple(extractions[job.rollout_id] for job in jobs),
-        reused=reused,
-        seconds=time.monotonic() - begun,
+        results=(*before.results, *(results[job.rollout_id] for job in jobs)),
+        extractions=(*before.extractions, *(extractions[job.rollout_id] for job in jobs)),
+        reused=before.reused + reused,
+        seconds=before.seconds + time.monotonic() - begun,
     )
     _check_any_succeeded(collection)
     return collection
@@ -156,7 +189,7 @@ async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
 def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
     """What a previous process left of this job, if it is whole and was sampled by the present policy."""
     record = session.store.rollout(job.rollout_id)
-    if record is None or record.status in _UNFINISHED:
+    if record is None or record.status in _UNFINISHED or session.preparation.failures.retries(record):
         return None
     calls = session.store.calls(record.rollout_id, record.attempt)
     present = serving_versions(session.preparation.config, session.backend)
@@ -205,6 +238,7 @@ def extraction_of(session: Session, record: RolloutRecord) -> Extraction:
         store.spans(record.rollout_id),
         trained_agents={policy.name: policy.agents for policy in session.preparation.config.trained},
         weights=session.preparation.judges.weights,
+        treatments=session.preparation.failures.treatments,
     )
 
 
@@ -220,6 +254,10 @@ _CAUSES: dict[RolloutStatus, tuple[type[SpangradError], str]] = {
     RolloutStatus.NO_REWARD: (RewardError, "Return a finite number from the agent or the reward function"),
     RolloutStatus.TIMED_OUT: (AgentError, "Raise rollouts.timeout, or find out what the agent waits for"),
     RolloutStatus.FAILED: (AgentError, "Run the agent on one task by hand to see the whole error"),
+    RolloutStatus.INFRASTRUCTURE: (
+        BackendError,
+        "See to it that what the agent depends on answers, and start the run again with --resume",
+    ),
     RolloutStatus.LOST: (BackendError, "Start the run again with --resume"),
 }
 
@@ -227,7 +265,8 @@ _CAUSES: dict[RolloutStatus, tuple[type[SpangradError], str]] = {
 def _check_any_succeeded(collection: Collection) -> None:
     """Training or measuring on nothing but failures would only hide their cause."""
     failed = [result for result in collection.results if result.status is not RolloutStatus.SUCCEEDED]
-    if len(failed) < len(collection.results):
+    kept = (e.handling is not None and e.handling.done is not Done.DROPPED for e in collection.extractions)
+    if len(failed) < len(collection.results) or any(kept):
         return
     status = collection.statuses.most_common(1)[0][0]
     causes = Counter(result.error for result in failed if result.status is status)

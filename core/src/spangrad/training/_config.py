@@ -15,6 +15,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from spangrad.backend import SOLE_POLICY
 from spangrad.rollouts.rules import OPTIONS
+from spangrad.training._failures_config import FailuresTable
+from spangrad.training._overlong_config import OverlongTable
+from spangrad.training._table import Count, Positive, Rate, Seconds, Table
 
 
 def _web_address(value: str) -> str:
@@ -35,16 +38,6 @@ def _folder_name(value: str) -> str:
 
 
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200), AfterValidator(_folder_name)]
-Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Table(BaseModel):
-    """A table of the file: unknown keys are errors, and so are values of another type (no "8" for 8)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class AgentTable(Table):
@@ -161,6 +154,8 @@ class RewardsTable(Table):
     check: str | list[str] | None = None
     """A command line that is run for each rollout: exit status 0 gives the reward "check" of 1, status 1 of 0."""
     judge: JudgeTable | None = None
+    overlong: OverlongTable | None = None
+    """What rollouts that take too many tokens lose."""
     rules: list[RuleTable] = Field(default_factory=list)
     """What rewards single calls by itself."""
 
@@ -248,8 +243,6 @@ class RolloutsTable(Table):
     concurrency: Positive = 64
     timeout: Seconds = 300.0
     """Seconds one rollout may take."""
-    retries: Count = 0
-    """How often a failed or timed-out rollout is tried again."""
 
 
 class WarmStartTable(Table):
@@ -318,11 +311,13 @@ class TrainingTable(Table):
     rollouts_per_task: Positive = 8
     updates_per_step: Positive = 1
     """Optimiser steps per batch of rollouts; whole groups are split among them."""
+    refill_rounds: Count = 0
+    """How often at most a step draws further tasks in the place of groups that have nothing to tell; 0 never does."""
     learning_rate: Rate = 1e-5
     ramp_steps: Count = 0
     checkpoint_every: Positive = 5
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """A step in which more than this share of rollouts is unusable is not trained on."""
+    """A step in which more than this share of rollouts did not succeed is not trained on, whatever is done about them."""
 
 
 class EvaluationTable(Table):
@@ -351,6 +346,7 @@ class TrainConfig(Table):
     """Model alias -> a model that is not trained."""
     sampling: SamplingTable = SamplingTable()
     rollouts: RolloutsTable = RolloutsTable()
+    failures: FailuresTable = FailuresTable()
     warm_start: WarmStartTable | None = None
     algorithm: AlgorithmTable = AlgorithmTable()
     training: TrainingTable

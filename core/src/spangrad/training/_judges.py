@@ -41,6 +41,7 @@ def load_judges(loaded: LoadedConfig) -> Judges:
         group=GroupJudge(settings) if settings is not None and relative else None,
         weights=RewardWeights(table.weights),
         rules=load_rules(loaded),
+        overlong=None if table.overlong is None else table.overlong.as_overlong(),
     )
 
 

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from spangrad.backend import UpdateReport
 from spangrad.lightningrl import AdvantageReport
-from spangrad.store import RolloutStatus
 from spangrad.training._checkpoint import POLICIES, RunState, read_state, save_checkpoint
 from spangrad.training._clock import Clock
-from spangrad.training._collection import Collection, StopRequestedError, collect, settle
+from spangrad.training._collection import StopRequestedError, collect, settle
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
-from spangrad.training._jobs import training_jobs
+from spangrad.training._failure_figures import failure_figures
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._session import Session
 from spangrad.training._staleness import without_stale
-from spangrad.training._step_checks import check_ids, missing_agents, missing_rewards, unlinked_work
+from spangrad.training._step_checks import missing_agents, missing_rewards, unlinked_work
+from spangrad.training._step_rollouts import StepRollouts, StepSampler, too_many_failed
 from spangrad.training._summary import RunSummary
 from spangrad.training._update_figures import shown_figures, update_figures
 from spangrad.training._updates import update_batches
 from spangrad.training._warm_start import demonstrated, imitation_batches, ramped
-from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
+from spangrad.transitions import LedgerEntry, Reason
 
 
 class Trainer:
@@ -50,6 +50,7 @@ class Trainer:
         self._state = RunState(0, 0, 0.0, session.preparation.identity())
         self._saved: RunState | None = None
         self._counts: Counter[str] = Counter()
+        self._late: Mapping[str, int] = {}
 
     async def run(self) -> RunSummary:
         """Trains from where the run's folder stands to the end; returns what came of it.
@@ -177,26 +178,29 @@ class Trainer:
     async def _step(self, step: int) -> None:
         """One training step, from tasks to a published policy."""
         self._raise_if_stopped()
-        jobs = training_jobs(self._session.preparation, step)
-        with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", len(jobs)) as phase:
-            collection = await collect(self._session, jobs, phase, self._stop)
-        check_ids(self._session)
+        position = self._state.position
+        if position is None:
+            position = (step - 1) * self._config.training.tasks_per_step
+        with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", 0) as phase:
+            rollouts = await StepSampler(self._session, step, phase, self._stop).run(position)
+        collection = rollouts.collection
         judges = self._session.preparation.judges
         for what in (
             missing_agents(self._session, collection),
             missing_rewards(judges.weights, collection.results, judges.rules),
             unlinked_work(collection),
+            rollouts.note(),
         ):
             if what:
                 self._display.line(f"Step {step}: {what}")
-        failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
         report = self._session.preparation.algorithm.compute(
-            TransitionBatch(collection.transitions),
-            max_sequence=min(learner.max_sequence for learner in self._learners.values()),
+            rollouts.batch,
+            max_sequence=self._session.max_sequence,
             memory=self._state.memory,
         )
-        if failed > self._config.training.max_failed * len(jobs):
-            self._display.line(f"Step {step} is not trained on: {failed} of {len(jobs)} rollouts failed")
+        if too_many_failed(collection, self._config.training.max_failed):
+            count = len(collection.results)
+            self._display.line(f"Step {step} is not trained on: {collection.failed} of {count} rollouts failed")
             report = report.without_update(Reason.BATCH_FAILED)
         report = without_stale(report, self._session.versions, self._config.algorithm.max_staleness)
         for warning in report.warnings:
@@ -206,9 +210,9 @@ class Trainer:
             phase.advance(1, shown_figures(updates, report))
         for name in {name for name, _ in updates}:
             await self._learners[name].publish()
-        self._settle([*collection.excluded, *report.ledger(step)], step)
-        self._state = replace(self._state, step=step, memory=dict(report.memory))
-        self._record(step, collection, report, updates, failed)
+        self._settle([*collection.excluded, *rollouts.discarded, *collection.annotated(report.ledger(step))], step)
+        self._state = replace(self._state, step=step, memory=dict(report.memory), position=rollouts.position)
+        self._record(step, rollouts, report, updates)
         self._show_done()
 
     async def _learn(self, step: int, report: AdvantageReport) -> list[tuple[str, UpdateReport]]:
@@ -223,14 +227,15 @@ class Trainer:
     def _record(
         self,
         step: int,
-        collection: Collection,
+        rollouts: StepRollouts,
         report: AdvantageReport,
         updates: Sequence[tuple[str, UpdateReport]],
-        failed: int,
     ) -> None:
+        collection = rollouts.collection
         rewards = collection.rewards
+        late = self._session.runner.late
         self._counts["rollouts"] += len(collection.results)
-        self._counts["failed_rollouts"] += failed
+        self._counts["failed_rollouts"] += collection.failed
         self._counts["updates"] += len(updates)
         self._counts["trained_tokens"] += sum(update.tokens for _, update in updates)
         self._counts["sampled_tokens"] += collection.sampled_tokens
@@ -244,6 +249,9 @@ class Trainer:
             rollouts=len(collection.results),
             rollouts_reused=collection.reused,
             statuses={status.value: count for status, count in sorted(collection.statuses.items())},
+            failures=failure_figures(self._session.store, collection),
+            late={kind: count - self._late.get(kind, 0) for kind, count in late.items()},
+            refill=rollouts.figures(),
             transitions=len(collection.transitions),
             excluded=dict(Counter(entry.reason.value for entry in collection.excluded)),
             sampled_tokens=collection.sampled_tokens,
@@ -252,6 +260,7 @@ class Trainer:
             updates=[update_figures(name, update) for name, update in updates],
             lightningrl=dict(report.metrics),
         )
+        self._late = late
 
     def _summary(self, before: Sequence[Evaluation], after: Sequence[Evaluation]) -> RunSummary:
         rows = {f"{table}_in_store": count for table, count in self._session.store.counts().items()}

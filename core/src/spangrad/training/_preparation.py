@@ -15,7 +15,7 @@ from spangrad.backend import Backend, BackendFactory, LossSettings
 from spangrad.errors import ConfigError
 from spangrad.lightningrl import Grouping, LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
-from spangrad.rollouts import Agent, Judges, Task, load_agent
+from spangrad.rollouts import OVERLONG, Agent, Judges, Task, load_agent
 from spangrad.training._config import TrainConfig
 from spangrad.training._credit import credit_assigner
 from spangrad.training._judges import load_judges
@@ -24,7 +24,7 @@ from spangrad.training._loss import loss_conflicts, loss_settings
 from spangrad.training._policies import policy_conflicts, wants_initial
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
-from spangrad.transitions import RewardWeights
+from spangrad.transitions import FAILURE_REWARD, FailurePolicies, RewardWeights, Treatment
 
 T = TypeVar("T")
 
@@ -78,6 +78,11 @@ class Preparation(PolicyPreparation):
     def loss(self) -> LossSettings:
         """The policy loss the settings ask for."""
         return loss_settings(self.loaded)
+
+    @property
+    def failures(self) -> FailurePolicies:
+        """What is done about rollouts that fail."""
+        return self.config.failures.policies()
 
     def identity(self) -> dict[str, Any]:
         """What must not change between a run and its resumption: it decides which tasks a step sees."""
@@ -189,6 +194,13 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
         grouping=Grouping(table.per_agent, table.statistics),
         component_weights=RewardWeights(loaded.config.rewards.weights),
     )
+    needs = comparison.requirements
+    if loaded.config.training.refill_rounds and (needs.memory or needs.among != "task"):
+        with _blamed_on(loaded, "training", "refill_rounds"):
+            raise ConfigError(
+                f"{estimator.name} learns from groups of equal returns too, so none has to be replaced; it would do nothing",
+                cure="Remove refill_rounds, or choose an estimator that compares rollouts of one task, such as grpo",
+            )
     with _blamed_on(loaded, "algorithm", "estimator"):
         algorithm.check(
             rollouts_per_task=loaded.config.training.rollouts_per_task,
@@ -237,6 +249,9 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
         )
     if training.updates_per_step > training.tasks_per_step:
         found.append((("training", "updates_per_step"), "more updates than groups to share out among them"))
+    if training.refill_rounds and training.tasks_per_step == tasks:
+        found.append((("training", "refill_rounds"), "a step takes all tasks there are, so no other could be drawn"))
+    found += _failure_conflicts(config)
     if config.algorithm.per_agent and _one_agent(config):
         found.append((("algorithm", "per_agent"), "policy.train names one agent only; it would do nothing"))
     if config.evaluation.every and not config.tasks.heldout:
@@ -253,3 +268,20 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
 def _located(loaded: LoadedConfig, found: Iterable[tuple[tuple[str, ...], str]]) -> list[str]:
     """Problems of settings, with their places."""
     return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]
+
+
+def _failure_conflicts(config: TrainConfig) -> list[tuple[tuple[str, ...], str]]:
+    """What contradicts how failures and length are to be rewarded."""
+    weights, judge = config.rewards.weights, config.rewards.judge
+    found: list[tuple[tuple[str, ...], str]] = [
+        (("failures", kind.value), f"rewards.weights has no weight for {FAILURE_REWARD!r}, the penalty's name")
+        for kind, policy in config.failures.policies().by_kind.items()
+        if policy.treatment is Treatment.PENALISE and weights and FAILURE_REWARD not in weights
+    ]
+    if config.rewards.overlong is not None and weights and OVERLONG not in weights:
+        found.append((("rewards", "overlong"), f"rewards.weights has no weight for {OVERLONG!r}"))
+    if config.failures.groups == "refill" and judge is not None and judge.relative:
+        found.append(
+            (("failures", "groups"), "rewards.judge compares a group once; rollouts added later could not be judged")
+        )
+    return found

@@ -41,6 +41,10 @@ class Phase(Protocol):
         """`items` more are done; figures replace those shown so far."""
         ...
 
+    def expect(self, items: int) -> None:
+        """`items` more belong to the phase than it was known to have."""
+        ...
+
 
 class _LivePhase:
     def __init__(self, progress: Progress, task: TaskID) -> None:
@@ -52,6 +56,10 @@ class _LivePhase:
             self._progress.update(self._task, advance=items, figures=_joined(figures))
         else:
             self._progress.update(self._task, advance=items)
+
+    def expect(self, items: int) -> None:
+        task = next(task for task in self._progress.tasks if task.id == self._task)
+        self._progress.update(self._task, total=(task.total or 0) + items)
 
 
 class LiveDisplay:
@@ -93,13 +101,17 @@ class LiveDisplay:
 
 
 class _PlainPhase:
-    def __init__(self) -> None:
+    def __init__(self, total: int) -> None:
         self.items = 0
+        self.total = total
         self.figures: dict[str, str] = {}
 
     def advance(self, items: int = 1, figures: Mapping[str, str] | None = None) -> None:
         self.items += items
         self.figures.update(figures or {})
+
+    def expect(self, items: int) -> None:
+        self.total += items
 
 
 class PlainDisplay:
@@ -121,11 +133,11 @@ class PlainDisplay:
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Phase]:
-        phase, begun = _PlainPhase(), time.monotonic()
+        phase, begun = _PlainPhase(total), time.monotonic()
         yield phase
         seconds = time.monotonic() - begun
         self.line(
-            f"[{self._units}/{self._total}] {name}: {phase.items}/{total} in {seconds:.1f}s {_joined(phase.figures)}"
+            f"[{self._units}/{self._total}] {name}: {phase.items}/{phase.total} in {seconds:.1f}s {_joined(phase.figures)}"
         )
 
     def line(self, text: str) -> None:

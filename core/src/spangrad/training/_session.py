@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spangrad.backend import Backend
 from spangrad.gateway import Engine, Gateway
 from spangrad.rollouts import Runner
-from spangrad.store import REWARD_WEIGHTS_NOTE, Store, open_store
+from spangrad.store import FAILURES_NOTE, REWARD_WEIGHTS_NOTE, Store, open_store
 from spangrad.training._policies import Routing
 from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
@@ -34,6 +34,11 @@ class Session(Serving):
 
     preparation: Preparation
     runner: Runner
+
+    @property
+    def max_sequence(self) -> int:
+        """Most tokens of prompt and action together that all learners take."""
+        return min(policy.learner.max_sequence for policy in self.backend.policies.values())
 
     @property
     def versions(self) -> dict[str, int]:
@@ -81,6 +86,7 @@ async def open_serving(
                 store = open_store(folder.store)
                 try:
                     store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
+                    store.set_note(FAILURES_NOTE, preparation.config.failures.policies().treatments)
                     with _gateway(routing, store, listening) as gateway:
                         undo.pop_all()
                         yield Serving(folder, backend, routing.engines, store, gateway)
@@ -113,7 +119,7 @@ async def open_session(
             s.store,
             concurrency=table.concurrency,
             timeout=table.timeout,
-            retries=table.retries,
+            failures=preparation.failures,
         )
         with preparation.plugins.attached(), runner:
             yield Session(s.folder, s.backend, s.engines, s.store, s.gateway, preparation, runner)

@@ -2,11 +2,23 @@
 
 from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of, leftovers
+from spangrad.transitions._failure import (
+    FAILURE_REWARD,
+    FAILURE_SOURCE,
+    Done,
+    FailureKind,
+    FailurePolicies,
+    FailurePolicy,
+    Handling,
+    Treatment,
+    handling,
+    kind_of,
+)
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
 from spangrad.transitions._retries import superseded_by
 from spangrad.transitions._reward_weights import RewardWeights, components_of
-from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
+from spangrad.transitions._rollout import LENGTH_SOURCE, RULE_SOURCE, RewardRecord, RolloutRecord, RolloutStatus
 from spangrad.transitions._span_facts import SpanFacts
 from spangrad.transitions._transition import (
     BoolArray,
@@ -17,14 +29,23 @@ from spangrad.transitions._transition import (
 )
 
 __all__ = [
+    "FAILURE_REWARD",
+    "FAILURE_SOURCE",
+    "LENGTH_SOURCE",
     "NO_CHOICE",
+    "RULE_SOURCE",
     "BoolArray",
     "Call",
     "CallStatus",
     "Choice",
+    "Done",
     "Extraction",
+    "FailureKind",
+    "FailurePolicies",
+    "FailurePolicy",
     "Fate",
     "FloatArray",
+    "Handling",
     "IntArray",
     "LedgerEntry",
     "PackedSequences",
@@ -38,9 +59,12 @@ __all__ = [
     "TokenSequence",
     "Transition",
     "TransitionBatch",
+    "Treatment",
     "components_of",
     "extract",
     "fate_of",
+    "handling",
+    "kind_of",
     "leftovers",
     "pack_sequences",
     "superseded_by",

@@ -15,6 +15,8 @@ class CallStatus(StrEnum):
     """The whole answer was sampled and handed to the agent."""
     ERROR = "error"
     """The engine or the request failed; `Call.reason` says why."""
+    LATE = "late"
+    """It came after its attempt had been closed, and was refused."""
     UNDELIVERED = "undelivered"
     """The agent went away before it had the whole answer: a time-out, or a stream closed early."""
 

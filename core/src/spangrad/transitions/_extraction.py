@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spangrad.errors import RewardError
 from spangrad.spans import Span
 from spangrad.transitions._call import Call, CallStatus, Choice
+from spangrad.transitions._failure import Done, FailureKind, Handling, Treatment, handling
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._retries import superseded_by
 from spangrad.transitions._reward_weights import RewardWeights
@@ -37,16 +38,10 @@ _EXCLUDED = frozenset(
     }
 )
 
-_CALL_FAULTS = {CallStatus.ERROR: Reason.CALL_FAILED, CallStatus.UNDELIVERED: Reason.UNDELIVERED}
-
-_STATUS_FAULTS: Mapping[RolloutStatus, tuple[Reason, str] | None] = {
-    RolloutStatus.SUCCEEDED: None,
-    RolloutStatus.RUNNING: (Reason.ROLLOUT_UNFINISHED, "the rollout is still running"),
-    RolloutStatus.NO_REWARD: (Reason.NO_REWARD, "nobody gave the rollout a usable reward"),
-    RolloutStatus.NO_CALL: (Reason.ROLLOUT_FAILED, "the agent made no call"),
-    RolloutStatus.FAILED: (Reason.ROLLOUT_FAILED, "the agent failed"),
-    RolloutStatus.TIMED_OUT: (Reason.ROLLOUT_FAILED, "the rollout ran into its time limit"),
-    RolloutStatus.LOST: (Reason.ROLLOUT_FAILED, "the process that ran the rollout went away"),
+_CALL_FAULTS = {
+    CallStatus.ERROR: Reason.CALL_FAILED,
+    CallStatus.LATE: Reason.LATE,
+    CallStatus.UNDELIVERED: Reason.UNDELIVERED,
 }
 
 
@@ -62,6 +57,15 @@ class Extraction:
     """Rewards of this attempt for calls that gave no transition; they count for nothing and should be reported."""
     agents: Mapping[str, str | None] = field(default_factory=dict)
     """Call id -> the agent that made it, None where it is not known; of all the attempt's calls."""
+    handling: Handling | None = None
+    """What was done about a rollout that failed; None for one that did not, or that only measured."""
+
+    def annotated(self, entry: LedgerEntry) -> LedgerEntry:
+        """The ledger's row of a transition of the rollout, which also says what was done about its failure, if it failed."""
+        if self.handling is None:
+            return entry
+        words = self.handling.words
+        return replace(entry, detail=f"{words}; {entry.detail}" if entry.detail else words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ def extract(
     *,
     trained_agents: Mapping[str, Collection[str] | None] | None = None,
     weights: RewardWeights | None = None,
+    treatments: Mapping[FailureKind, Treatment] | None = None,
 ) -> Extraction:
     """Sorts a rollout's calls into transitions and the rest. Pure.
 
@@ -99,6 +104,7 @@ def extract(
         trained_agents: policy -> the agents whose calls it is trained on. None, or a policy that is not in it, trains on those
             of all agents, known by name or not.
         weights: of rewards by name. A rollout with a reward that lacks a weight is not trained on.
+        treatments: what is done about rollouts that failed; a kind that is not named is dropped.
 
     Raises:
         ValueError: a call or reward belongs to another rollout.
@@ -122,7 +128,8 @@ def extract(
                     found = _Verdict(Reason.NOT_TRAINED_AGENT, _untrained(agent))
             judged.append((call, choice, found))
     usable = {call.call_id for call, _, found in judged if isinstance(found, Sample)}
-    whole = _rollout_verdict(rollout, own, usable, weights)
+    handled = None if rollout.phase == "evaluate" else handling(rollout, own, treatments or {})
+    whole = _rollout_verdict(rollout, own, usable, weights, handled)
     rewarding = Rewarding.of(own, weights)
     samples: list[Sample] = []
     entries: list[LedgerEntry] = []
@@ -136,7 +143,9 @@ def extract(
     transitions = transitions_of(rollout, samples, rewarding, agents)
     kept = {transition.call_id for transition in transitions}
     unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in kept)
-    return Extraction(transitions, tuple(entries), unmatched, agents)
+    if handled is not None and whole is not None:
+        handled = replace(handled, done=Done.DROPPED)
+    return Extraction(transitions, tuple(entries), unmatched, agents, handled)
 
 
 def leftovers(calls: Iterable[Call], step: int | None) -> list[LedgerEntry]:
@@ -184,22 +193,30 @@ def _is_own(call: Call, rollout: RolloutRecord) -> bool:
 
 
 def _rollout_verdict(
-    rollout: RolloutRecord, rewards: Sequence[RewardRecord], usable: Collection[str], weights: RewardWeights
+    rollout: RolloutRecord,
+    rewards: Sequence[RewardRecord],
+    usable: Collection[str],
+    weights: RewardWeights,
+    handled: Handling | None,
 ) -> _Verdict | None:
     """Why nothing of the rollout is trained on, if so; `usable` are the ids of the calls that could be."""
     if rollout.phase == "evaluate":
         return _Verdict(Reason.EVALUATION, "made while measuring")
-    fault = _STATUS_FAULTS[rollout.status]
-    if fault is None and not rewards:
-        fault = (Reason.NO_REWARD, "the store holds no reward of this attempt")
-    if fault is None and not any(reward.call_id is None or reward.call_id in usable for reward in rewards):
-        fault = (Reason.NO_REWARD, "its only rewards are for calls that give no transition")
-    if fault is None and (lacking := weights.lacking(reward.name for reward in rewards)):
-        fault = (Reason.NO_REWARD, f"rewards.weights has no weight for {', '.join(map(repr, lacking))}")
-    if fault is None:
+    if rollout.status is RolloutStatus.RUNNING:
+        return _Verdict(Reason.ROLLOUT_UNFINISHED, "the rollout is still running")
+    if handled is not None and handled.done is Done.DROPPED:
+        unrewarded = handled.kind is FailureKind.UNREWARDED
+        return _Verdict(Reason.NO_REWARD if unrewarded else Reason.ROLLOUT_FAILED, handled.words)
+    words = ""
+    if not rewards:
+        words = "the store holds no reward of this attempt"
+    elif not any(reward.call_id is None or reward.call_id in usable for reward in rewards):
+        words = "its only rewards are for calls that give no transition"
+    elif lacking := weights.lacking(reward.name for reward in rewards):
+        words = f"rewards.weights has no weight for {', '.join(map(repr, lacking))}"
+    if not words:
         return None
-    reason, words = fault
-    return _Verdict(reason, f"{words}: {rollout.error}" if rollout.error else words)
+    return _Verdict(Reason.NO_REWARD, f"{words}: {rollout.error}" if rollout.error else words)
 
 
 def _call_verdict(call: Call, rollout: RolloutRecord, replaced: Mapping[str, str]) -> _Verdict | None:

@@ -35,7 +35,7 @@ class Reason(StrEnum):
     ORPHAN = "orphan"
     """Named no rollout."""
     LATE = "late"
-    """Made after its rollout had ended."""
+    """Made after its attempt had been closed."""
     OTHER_ATTEMPT = "other_attempt"
     """Belongs to an attempt of the rollout that was given up."""
     ROLLOUT_FAILED = "rollout_failed"

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+RULE_SOURCE: Final = "rule "
+"""Begins the source of a reward that a rule gave; the rule's name follows."""
+LENGTH_SOURCE: Final = "length"
+"""Source of a reward for the tokens a rollout took."""
 
 
 class RolloutStatus(StrEnum):
@@ -15,10 +21,12 @@ class RolloutStatus(StrEnum):
     NO_REWARD = "no_reward"
     """The agent ended by itself, but nobody gave a usable reward."""
     NO_CALL = "no_call"
-    """The agent ended without calling the model once."""
+    """The agent ended by itself, and no call of it was answered with a token: it made none, or none that was."""
     FAILED = "failed"
     """The agent raised, or its command exited with a status other than 0."""
     TIMED_OUT = "timed_out"
+    INFRASTRUCTURE = "infrastructure"
+    """Something the agent depends on broke: it raised `InfrastructureError`, or failed when the model could not answer."""
     LOST = "lost"
     """The process running it went away."""
 
@@ -56,5 +64,10 @@ class RewardRecord:
     """Which component it is; the rollout's reward is the sum of its components, each times its weight."""
     value: float
     source: str
-    """Who gave it: return_value, reward_function, evaluator, check, judge, scope, http, or "rule NAME"."""
+    """Who gave it: return_value, reward_function, evaluator, check, judge, scope, http, length, failure policy or "rule NAME"."""
     at: float
+
+    @property
+    def derived(self) -> bool:
+        """It follows from how the rollout went, not from what came of it, and so stands in for no other reward."""
+        return self.source.startswith(RULE_SOURCE) or self.source == LENGTH_SOURCE

@@ -2,13 +2,12 @@
 
 from spangrad.rollouts.rules._conditions import CONDITIONS, OPTIONS
 from spangrad.rollouts.rules._derivation import Derived, derived, user_rewards
-from spangrad.rollouts.rules._rule import RULE_SOURCE, Occurrence, Rule
+from spangrad.rollouts.rules._rule import Occurrence, Rule
 from spangrad.rollouts.rules._work import Work
 
 __all__ = [
     "CONDITIONS",
     "OPTIONS",
-    "RULE_SOURCE",
     "Derived",
     "Occurrence",
     "Rule",

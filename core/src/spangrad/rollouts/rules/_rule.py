@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from spangrad.transitions import RULE_SOURCE
+
 FUNCTION: Final = "function"
 """The condition that the user's own function stands for."""
-RULE_SOURCE: Final = "rule "
-"""With what the source of a rule's reward begins; the rule's name follows."""
 
 
 @dataclass(frozen=True, slots=True)
