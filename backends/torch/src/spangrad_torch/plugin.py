@@ -17,13 +17,14 @@ class TorchFactory:
     """Makes torch backends; see `spangrad.backend.BackendFactory`."""
 
     capabilities = Capabilities(
-        estimator_levels=frozenset({"transition"}),
+        estimator_levels=frozenset({"transition", "token"}),
         losses=frozenset(LOSSES),
         kl_forms=frozenset({"k1", "k2", "k3"}),
         corrections=frozenset(CORRECTIONS),
         entropy_bonus=True,
         decoupled=True,
         adapters=True,
+        values=True,
     )
 
     def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:

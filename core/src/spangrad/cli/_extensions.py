@@ -50,6 +50,7 @@ def doctor(as_json: JsonOption = False) -> None:
             "corrections": sorted(row.value.capabilities.corrections),
             "entropy bonus": row.value.capabilities.entropy_bonus,
             "decoupled updates": row.value.capabilities.decoupled,
+            "values": row.value.capabilities.values,
             "adapters": row.value.capabilities.adapters,
         }
         for row in loaded.backends

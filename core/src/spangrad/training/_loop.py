@@ -16,6 +16,7 @@ from spangrad.training._checkpoint import POLICY as POLICY_FOLDER
 from spangrad.training._checkpoint import RunState, read_state, save_checkpoint
 from spangrad.training._clock import Clock
 from spangrad.training._collection import Collection, StopRequestedError, collect, settle
+from spangrad.training._critic import values_of
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._jobs import training_jobs
 from spangrad.training._metrics import MetricsFile
@@ -182,11 +183,7 @@ class Trainer:
             if what:
                 self._display.line(f"Step {step}: {what}")
         failed = sum(count for status, count in collection.statuses.items() if status is not RolloutStatus.SUCCEEDED)
-        report = self._session.preparation.algorithm.compute(
-            TransitionBatch(collection.transitions),
-            max_sequence=self._learner.max_sequence,
-            memory=self._state.memory,
-        )
+        report = await self._estimate(TransitionBatch(collection.transitions))
         if failed > self._config.training.max_failed * len(jobs):
             self._display.line(f"Step {step} is not trained on: {failed} of {len(jobs)} rollouts failed")
             report = report.without_update(Reason.BATCH_FAILED)
@@ -202,6 +199,15 @@ class Trainer:
         self._state = replace(self._state, step=step, memory=dict(report.memory))
         self._record(step, collection, report, updates, failed)
         self._show_done()
+
+    async def _estimate(self, batch: TransitionBatch) -> AdvantageReport:
+        """Advantages of the step, by the values of the weights that are about to be updated where the estimator wants them."""
+        algorithm = self._session.preparation.algorithm
+        with self._clock.phase("learning"):
+            values = await values_of(self._learner, algorithm, batch)
+        return algorithm.compute(
+            batch, max_sequence=self._learner.max_sequence, values=values, memory=self._state.memory
+        )
 
     async def _learn(self, step: int, report: AdvantageReport) -> list[UpdateReport]:
         """One or more optimiser steps; groups stay whole. No step at all when nothing has an advantage."""

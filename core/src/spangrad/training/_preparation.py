@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +18,10 @@ from spangrad.plugins import Plugins
 from spangrad.rollouts import Agent, Judges, Task, load_agent
 from spangrad.training._config import TrainConfig
 from spangrad.training._credit import credit_assigner
+from spangrad.training._critic import critic_conflicts
 from spangrad.training._judges import load_judges
 from spangrad.training._loaded_config import LoadedConfig, config_error, load_config
-from spangrad.training._loss import loss_conflicts, loss_settings
+from spangrad.training._loss import Problem, loss_conflicts, loss_settings
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
 from spangrad.transitions import RewardWeights
@@ -128,6 +129,8 @@ def checked_parts(
     options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
     algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
     loss = _collect(problems, lambda: loss_settings(loaded))
+    if algorithm is not None and loss is not None:
+        problems += _told(loaded, critic_conflicts(loaded.config, algorithm, loss.critic))
     if loss is not None:
         problems += conflicts(factory, options)
     if problems or algorithm is None:
@@ -176,6 +179,7 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
         algorithm.check(
             rollouts_per_task=loaded.config.training.rollouts_per_task,
             estimator_levels=factory.capabilities.estimator_levels,
+            values=factory.capabilities.values,
         )
     return algorithm
 
@@ -193,7 +197,7 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
     """Settings that are fine one by one, but contradict each other or would do nothing."""
     config = loaded.config
     training = config.training
-    found: list[tuple[tuple[str, ...], str]] = []
+    found: list[Problem] = []
     if config.policy.endpoint is not None and config.warm_start is not None:
         found.append(
             (("warm_start",), "the endpoint would not see the warm-started model; it would do nothing to the rollouts")
@@ -217,4 +221,9 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
         if getattr(config.policy, key) is not None and config.policy.endpoint is None
     ]
     found += loss_conflicts(loaded, factory.capabilities, may_mismatch=not options or factory.may_mismatch(options))
-    return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]
+    return _told(loaded, found)
+
+
+def _told(loaded: LoadedConfig, problems: Iterable[Problem]) -> list[str]:
+    """The problems with the settings' names and places."""
+    return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in problems]

@@ -15,6 +15,7 @@ from spangrad.transitions._transition import (
     Transition,
     TransitionBatch,
 )
+from spangrad.transitions._value_targets import ValueTargets
 
 __all__ = [
     "NO_CHOICE",
@@ -38,6 +39,7 @@ __all__ = [
     "TokenSequence",
     "Transition",
     "TransitionBatch",
+    "ValueTargets",
     "components_of",
     "extract",
     "fate_of",
