@@ -64,14 +64,14 @@ def test_a_whole_call_is_one_action_worth_what_its_first_token_is(three_calls: T
 def test_tokens_go_on_from_a_calls_last_to_the_next_calls_first(three_calls: TransitionBatch) -> None:
     values = rows([0.1, 0.2], [0.3], [0.4, 0.5])
     made = estimates(three_calls, values, level="token", gamma=0.9, lam=0.5)
-    # backwards: 1 - 0.5 = 0.5
+    # backwards, the last token: 1 less 0.5
     # (0.9 x 0.5 - 0.4) + 0.45 x 0.5 = 0.275
     # (0.9 x 0.4 - 0.3) + 0.45 x 0.275 = 0.18375
     # (0.5 + 0.9 x 0.3 - 0.2) + 0.45 x 0.18375 = 0.6526875, the call's reward being that of its last token
     # (0.9 x 0.2 - 0.1) + 0.45 x 0.6526875 = 0.373709375
     expected = [0.373709375, 0.6526875, 0.18375, 0.275, 0.5]
     assert flat(made.token_advantages) == pytest.approx(expected)
-    assert flat(made.targets.targets) == pytest.approx(np.array(expected) + [0.1, 0.2, 0.3, 0.4, 0.5])
+    assert flat(made.targets.targets) == pytest.approx(np.add(expected, flat(values)))
     assert made.advantages == pytest.approx([0.5131984375, 0.18375, 0.3875])  # the means of 2, 1 and 2 tokens
     assert made.returns == pytest.approx([0.473709375, 0.48375, 0.675])
 

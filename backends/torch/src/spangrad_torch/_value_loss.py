@@ -10,6 +10,7 @@ from spangrad_torch._forward import Predictions
 from spangrad_torch._sums import Sums
 from spangrad_torch._value_head import ValueHead
 from spangrad_torch._work import Work, of_tokens
+from spangrad_torch.losses import value_loss
 
 
 def pack_value_loss(
@@ -30,22 +31,6 @@ def pack_value_loss(
     losses, held = value_loss(values, wanted, before, clip=settings.clip)
     sums.values(wanted, values, losses, None if settings.clip is None else held)
     return (_like(values, weights) * losses).sum()
-
-
-def value_loss(values: Tensor, targets: Tensor, before: Tensor, *, clip: float | None) -> tuple[Tensor, Tensor]:
-    """(V,) losses 1/2 (V - target)^2, at least those of values held to `clip` of what they were; (V,) where that held.
-
-    Args:
-        values: (V,) with gradient.
-        targets: (V,)
-        before: (V,) the values at the start of the step.
-        clip: in the unit of the rewards; None for no bound.
-    """
-    plain = (values - targets) ** 2
-    if clip is None:
-        return 0.5 * plain, torch.zeros_like(plain, dtype=torch.bool)
-    bounded = (before + (values - before).clamp(-clip, clip) - targets) ** 2
-    return 0.5 * torch.maximum(plain, bounded), bounded > plain
 
 
 def _partly(states: Tensor, share: float) -> Tensor:
