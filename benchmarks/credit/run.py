@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from critic import Critic
 from environments import Maze, Played, Team, World
 from policy import Array, Policy
 
 import spangrad
 from spangrad.lightningrl import (
+    GAE,
     GRPO,
     HGPO,
     Discounted,
@@ -68,6 +70,8 @@ def methods() -> dict[str, LightningRL]:
         "graph": LightningRL(Graph(), GRPO()),
         "identical, per agent": LightningRL(Identical(), GRPO(), grouping=Grouping(per_agent=True)),
         "return_to_go, per agent": LightningRL(ReturnToGo(), GRPO(), grouping=Grouping(per_agent=True)),
+        "gae": LightningRL(Identical(), GAE()),
+        "gae, lam 1": LightningRL(Identical(), GAE(lam=1.0)),
     }
 
 
@@ -76,14 +80,18 @@ def learn(setting: Setting, algorithm: LightningRL, seed: int) -> tuple[Array, A
     random = np.random.default_rng(seed)
     world = setting.world
     policy = Policy(world.states(), world.actions, setting.learning_rate)
+    critic = Critic(world.states())
     solved, calls = np.zeros(setting.steps), np.zeros(setting.steps)
     for step in range(setting.steps):
         played = [(task, world.play(task, policy, random)) for task in range(world.tasks) for _ in range(ROLLOUTS)]
         batch = as_batch(played)
-        report = algorithm.compute(batch)
         moves = [move for _, run in played for move in run.moves]
+        seen = [(move.agent, move.state) for move in moves]
+        report = algorithm.compute(batch, values=critic.values(seen))
+        if report.value_targets is not None:
+            critic.learn(seen, np.concatenate(report.value_targets.targets))
         policy.update(
-            [(move.agent, move.state) for move in moves],
+            seen,
             [move.action for move in moves],
             report.advantages * report.token_weights,
         )

@@ -235,7 +235,9 @@ def test_tokens_of_prompts_between_calls_are_passed_over_alike(verl: Any, seed: 
     ends = np.flatnonzero(mask[0].numpy())[np.cumsum(lengths) - 1]
     rewards = torch.zeros_like(values)
     rewards[0, ends] = torch.tensor([0.0, 1.0, 2.0 + 1.5], dtype=torch.float64)
-    _, returns = verl.compute_gae_advantage_return(rewards, values, mask.double(), *torch.tensor([0.9, 0.5], dtype=torch.float64))
+    _, returns = verl.compute_gae_advantage_return(
+        rewards, values, mask.double(), *torch.tensor([0.9, 0.5], dtype=torch.float64)
+    )
 
     rows = np.split(values[mask.bool()].numpy(), np.cumsum(lengths)[:-1])
     ours = GAE(level="token", gamma=0.9, lam=0.5).estimates(batch, rows, batch.rollout_index)
