@@ -38,6 +38,8 @@ ROLLOUTS = 8
 """Of each task in a step."""
 AVERAGED = 5
 """Steps whose mean counts as how well the policy does."""
+COLOURS = 10
+"""Of the picture; further curves are dashed."""
 FEWEST_SEEDS = 2
 """The bands of the curves need a spread."""
 
@@ -167,9 +169,9 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     for axes, (world, by_method) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
-        for name, row in by_method.items():
+        for number, (name, row) in enumerate(by_method.items()):
             mean, band = np.array(row["curve_mean"]), 1.96 * np.array(row["curve_standard_error"])
-            (line,) = axes.plot(mean, label=name, linewidth=1.2)
+            (line,) = axes.plot(mean, label=name, linewidth=1.2, linestyle="-" if number < COLOURS else "--")
             axes.fill_between(range(len(mean)), mean - band, mean + band, color=line.get_color(), alpha=0.12)
         axes.set(title=world, xlabel="step", ylabel="how well the step's rollouts went", ylim=(0, 1.02))
     axes.legend(fontsize="small", loc="lower right")
