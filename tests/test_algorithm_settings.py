@@ -69,6 +69,27 @@ def test_a_run_by_several_rewards_with_agents_kept_apart_over_calls(project: Pro
     assert {"agent/even/return_mean", "agent/odd/return_mean"} <= set().union(*steps)
 
 
+@pytest.mark.parametrize("level", ["transition", "token"])
+def test_gae_trains_on_a_single_rollout_of_each_task_goes_on_and_is_explained(project: Project, level: str) -> None:
+    settings = [
+        "--set", f"algorithm.estimator={{name = 'gae', level = '{level}', lam = 1.0, whiten = false}}",
+        "--set", "training.rollouts_per_task=1",
+    ]  # fmt: skip
+    assert project.run("train", "train.toml", *settings, "--set", "training.steps=2").returncode == 0
+
+    done = project.run("train", "train.toml", *settings, "--resume")
+
+    assert done.returncode == 0, done.stderr
+    steps = [record["lightningrl"] for record in project.metrics() if record["kind"] == "step"]
+    assert [figures["trained_transitions"] for figures in steps] == [4, 4, 4, 4]
+    rollouts = project.json("rollouts", "--phase", "train", "--step", "3")["rollouts"]
+    told = [project.run("explain", row["rollout_id"]).stdout for row in rollouts]
+    # the scripted value is the mean return of the step before
+    value = f"{steps[1]['return_mean']:.4g}"
+    assert len(told) == 4
+    assert all(f"trained in step 3 (value before the call {value})" in text for text in told)
+
+
 def test_rae_trains_on_a_single_rollout_of_each_task(project: Project) -> None:
     done = project.run(
         "train", "train.toml", "--set", "algorithm.estimator=rae", "--set", "training.rollouts_per_task=1"

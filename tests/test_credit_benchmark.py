@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "credit"
-MODULES = ("policy", "environments", "run")
+MODULES = ("policy", "critic", "environments", "run")
 
 
 @pytest.fixture
@@ -35,6 +35,14 @@ def test_an_update_follows_the_gradient_of_the_logarithm(benchmark: SimpleNamesp
     expected = np.exp(0.1) / (np.exp(0.1) + np.exp(-0.1))
     assert policy._chances(0)[1] == pytest.approx(expected)
     assert policy._chances(1).tolist() == [0.5, 0.5]
+
+
+def test_a_value_moves_half_way_to_the_mean_of_its_targets(benchmark: SimpleNamespace) -> None:
+    critic = benchmark.critic.Critic([("a", "s"), ("a", "t"), ("b", "s")])
+    critic.learn([("a", "s"), ("b", "s"), ("a", "s")], np.array([1.0, 4.0, 2.0]))
+    critic.learn([("b", "s")], np.array([4.0]))
+    seen = [("a", "s"), ("a", "t"), ("b", "s")]
+    assert [value.tolist() for value in critic.values(seen)] == [[0.75], [0.0], [3.0]]
 
 
 def test_a_maze_is_solved_by_who_walks_to_the_goal(benchmark: SimpleNamespace) -> None:
@@ -88,5 +96,6 @@ def test_the_command_prints_one_object(tmp_path: Path) -> None:
     worlds = json.loads(printed)["worlds"]
     assert set(worlds) == {"maze", "team"}
     assert len(worlds["maze"]["graph"]["curve_mean"]) == 6
+    assert worlds["maze"]["gae"]["curve_mean"] != worlds["maze"]["gae, lam 1"]["curve_mean"]
     assert worlds["maze"]["identical"]["reached"] == 0  # in six steps nobody learns it
     assert (tmp_path / "curves.png").stat().st_size > 0

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from spangrad.backend import CORRECTIONS, LOSSES, KlForm
+from spangrad.backend import CORRECTIONS, LOSSES, CriticSettings, KlForm
 from spangrad.plugins import load_plugins
 
 TEXT = (Path(__file__).parent.parent / "docs/losses.md").read_text(encoding="utf-8")
@@ -42,8 +42,18 @@ def test_every_kl_form_is_listed() -> None:
     assert set(rows("KL term")) == set(get_args(KlForm))
 
 
+def test_every_setting_of_the_critic_is_listed_with_its_default() -> None:
+    defaults = {name: row.split("|")[2].strip() for name, row in rows("Value loss").items()}
+    assert defaults == {
+        field.name: "none" if field.default is None else str(field.default)
+        for field in dataclasses.fields(CriticSettings)
+    }
+
+
 def test_the_torch_backend_has_everything_there_is() -> None:
     capabilities = load_plugins().backends.get("torch").capabilities
     assert capabilities.losses == set(LOSSES)
     assert capabilities.corrections == set(CORRECTIONS)
+    assert capabilities.values
+    assert capabilities.estimator_levels == {"transition", "token"}
     assert capabilities.kl_forms == set(get_args(KlForm))

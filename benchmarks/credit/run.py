@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from critic import Critic
 from environments import Maze, Played, Team, World
 from policy import Array, Policy
 
 import spangrad
 from spangrad.lightningrl import (
+    GAE,
     GRPO,
     HGPO,
     Discounted,
@@ -36,6 +38,8 @@ ROLLOUTS = 8
 """Of each task in a step."""
 AVERAGED = 5
 """Steps whose mean counts as how well the policy does."""
+COLOURS = 10
+"""Of the picture; further curves are dashed."""
 FEWEST_SEEDS = 2
 """The bands of the curves need a spread."""
 
@@ -68,6 +72,8 @@ def methods() -> dict[str, LightningRL]:
         "graph": LightningRL(Graph(), GRPO()),
         "identical, per agent": LightningRL(Identical(), GRPO(), grouping=Grouping(per_agent=True)),
         "return_to_go, per agent": LightningRL(ReturnToGo(), GRPO(), grouping=Grouping(per_agent=True)),
+        "gae": LightningRL(Identical(), GAE()),
+        "gae, lam 1": LightningRL(Identical(), GAE(lam=1.0)),
     }
 
 
@@ -76,14 +82,18 @@ def learn(setting: Setting, algorithm: LightningRL, seed: int) -> tuple[Array, A
     random = np.random.default_rng(seed)
     world = setting.world
     policy = Policy(world.states(), world.actions, setting.learning_rate)
+    critic = Critic(world.states())
     solved, calls = np.zeros(setting.steps), np.zeros(setting.steps)
     for step in range(setting.steps):
         played = [(task, world.play(task, policy, random)) for task in range(world.tasks) for _ in range(ROLLOUTS)]
         batch = as_batch(played)
-        report = algorithm.compute(batch)
         moves = [move for _, run in played for move in run.moves]
+        seen = [(move.agent, move.state) for move in moves]
+        report = algorithm.compute(batch, values=critic.values(seen))
+        if report.value_targets is not None:
+            critic.learn(seen, np.concatenate(report.value_targets.targets))
         policy.update(
-            [(move.agent, move.state) for move in moves],
+            seen,
             [move.action for move in moves],
             report.advantages * report.token_weights,
         )
@@ -159,9 +169,9 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     for axes, (world, by_method) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
-        for name, row in by_method.items():
+        for number, (name, row) in enumerate(by_method.items()):
             mean, band = np.array(row["curve_mean"]), 1.96 * np.array(row["curve_standard_error"])
-            (line,) = axes.plot(mean, label=name, linewidth=1.2)
+            (line,) = axes.plot(mean, label=name, linewidth=1.2, linestyle="-" if number < COLOURS else "--")
             axes.fill_between(range(len(mean)), mean - band, mean + band, color=line.get_color(), alpha=0.12)
         axes.set(title=world, xlabel="step", ylabel="how well the step's rollouts went", ylim=(0, 1.02))
     axes.legend(fontsize="small", loc="lower right")

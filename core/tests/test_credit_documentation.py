@@ -7,9 +7,10 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from spangrad.lightningrl import CreditAssigner, DrGRPO, LightningRL, builtin_credit_assigners
+from spangrad.lightningrl import GAE, CreditAssigner, DrGRPO, Identical, LightningRL, builtin_credit_assigners
 from spangrad.plugins import load_plugins
 from spangrad.training._config import AlgorithmTable
 from spangrad.training._credit import credit_assigner
@@ -18,9 +19,9 @@ from spangrad.transitions import TransitionBatch
 MakeBatch = Callable[..., TransitionBatch]
 
 TEXT = (Path(__file__).parents[2] / "docs/credit.md").read_text(encoding="utf-8")
-RETURNS, ADVANTAGES = (
+RETURNS, ADVANTAGES, LEARNT = (
     [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"^\| `.*$", table, flags=re.MULTILINE)]
-    for table in re.findall(r"^\| credit \|.*\n(?:\|.*\n)+", TEXT, flags=re.MULTILINE)
+    for table in re.findall(r"^\| (?:credit|estimator) \|.*\n(?:\|.*\n)+", TEXT, flags=re.MULTILINE)
 )
 
 
@@ -77,6 +78,16 @@ def test_the_advantages_of_the_worked_example(
     assert report.advantages == pytest.approx([float(number) for number in numbers], abs=5e-5)
     unused = [warning for warning in report.warnings if warning.startswith("Rewards of calls are unused (0.5)")]
     assert bool(unused) == (name_in(cell) == "last_call")
+
+
+@pytest.mark.parametrize("row", LEARNT, ids=lambda row: row[0])
+def test_the_advantages_by_a_learnt_value(row: list[str], example: TransitionBatch) -> None:
+    cell, *numbers = row
+    table = AlgorithmTable.model_validate(tomllib.loads(f"estimator = {cell.strip('`')}")).estimator
+    estimator = GAE(**table.options, gamma=1.0, whiten=False)
+    values = [np.array([value]) for value in (0.9, 0.6, 0.5, 0.4)]
+    report = LightningRL(Identical(), estimator).compute(example, values=values)
+    assert report.advantages == pytest.approx([float(number) for number in numbers])
 
 
 def test_every_assigner_is_in_both_tables_and_has_a_section() -> None:

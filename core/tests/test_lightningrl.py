@@ -202,6 +202,7 @@ def test_the_built_in_names_make_what_they_say(make_transition_batch: MakeBatch)
     ]
     assert sorted(builtin_estimators()) == [
         "dr_grpo",
+        "gae",
         "gdpo",
         "grpo",
         "maxrl",
@@ -214,7 +215,8 @@ def test_the_built_in_names_make_what_they_say(make_transition_batch: MakeBatch)
     assert credit.comparisons(batch)[0].returns.tolist() == [0.5, 1.0, 0.0]
     for name, factory in builtin_estimators().items():
         estimator = configured("advantage estimator", name, factory, {})
-        assert estimator.advantages(Identical().comparisons(batch))[0] > 0
+        report = LightningRL(Identical(), estimator).compute(batch, values=[np.zeros(1)] * 3)
+        assert report.advantages[0] > 0
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from spangrad.lightningrl import (
+    GAE,
     GDPO,
     GRPO,
     RLOO,
@@ -32,7 +33,7 @@ from spangrad.lightningrl import (
     Weighting,
 )
 from spangrad.transitions import FloatArray, RewardWeights, Transition, TransitionBatch
-from spangrad_torch.losses import k3, log_ratio, ppo_clip
+from spangrad_torch.losses import k3, log_ratio, ppo_clip, value_loss
 
 pytestmark = pytest.mark.parity
 
@@ -195,6 +196,64 @@ def test_gdpo_agrees_but_for_what_the_deviation_counts(
     assert report.trained.all()
     # verl keeps single rewards in float32, and adds 1e-6 to each group's deviation
     assert report.advantages * factor == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.5, 0.0)])
+def test_gae_over_tokens_agrees(verl: Any, seed: int, gamma: float, lam: float) -> None:
+    batch = random_batch(seed, singletons=True)
+    matrices = padded(batch)
+    mask, values = matrices["response_mask"], token_matrix(batch, seed) * matrices["response_mask"]
+    expected, returns = verl.compute_gae_advantage_return(
+        matrices["token_level_rewards"], values, mask, *torch.tensor([gamma, lam], dtype=torch.float64)
+    )
+    rows = [row[kept.bool()].numpy() for row, kept in zip(values, mask, strict=True)]
+    ours = GAE(level="token", gamma=gamma, lam=lam, whiten=False).estimates(batch, rows, batch.rollout_index)
+
+    assert ours.token_advantages is not None
+    raw = np.concatenate(ours.token_advantages)
+    assert np.concatenate(ours.targets.targets) == pytest.approx(flat(returns, mask).numpy(), rel=1e-6, abs=1e-9)
+    # verl always whitens, over tokens
+    whitened = (raw - raw.mean()) / np.sqrt(raw.var(ddof=1) + 1e-8)
+    assert whitened == pytest.approx(flat(expected, mask).numpy(), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tokens_of_prompts_between_calls_are_passed_over_alike(verl: Any, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lengths, gaps = random.integers(1, 4, size=3), random.integers(1, 3, size=2)
+    calls = tuple(
+        replace(transition(0, "task", 1.5, int(n)), call_id=f"call-{k}", index=k, reward=float(k))
+        for k, n in enumerate(lengths)
+    )
+    batch = TransitionBatch(calls)
+    # the same rollout as verl has it: one row, in which the tokens between two answers are masked
+    mask = torch.tensor(
+        [[1.0] * lengths[0] + [0.0] * gaps[0] + [1.0] * lengths[1] + [0.0] * gaps[1] + [1.0] * lengths[2]]
+    )
+    values = torch.from_numpy(random.normal(size=mask.shape))
+    ends = np.flatnonzero(mask[0].numpy())[np.cumsum(lengths) - 1]
+    rewards = torch.zeros_like(values)
+    rewards[0, ends] = torch.tensor([0.0, 1.0, 2.0 + 1.5], dtype=torch.float64)
+    _, returns = verl.compute_gae_advantage_return(
+        rewards, values, mask.double(), *torch.tensor([0.9, 0.5], dtype=torch.float64)
+    )
+
+    rows = np.split(values[mask.bool()].numpy(), np.cumsum(lengths)[:-1])
+    ours = GAE(level="token", gamma=0.9, lam=0.5).estimates(batch, rows, batch.rollout_index)
+    assert np.concatenate(ours.targets.targets) == pytest.approx(returns[mask.bool()].numpy(), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("clip", [0.2, 1.0])
+def test_the_clipped_value_loss_agrees(verl: Any, seed: int, clip: float) -> None:
+    batch = random_batch(seed)
+    mask = padded(batch)["response_mask"]
+    values, before, targets = (token_matrix(batch, seed + 100 * k) for k in range(3))
+    expected, held = verl.compute_value_loss(values, targets, before, mask, cliprange_value=clip)
+    ours, ours_held = value_loss(*(flat(matrix, mask) for matrix in (values, targets, before)), clip=clip)
+    assert ours.mean().item() == pytest.approx(expected.item(), rel=1e-9)
+    assert ours_held.double().mean().item() == pytest.approx(held.item(), rel=1e-9)
 
 
 def with_components(batch: TransitionBatch, names: Sequence[str], seed: int) -> TransitionBatch:

@@ -145,7 +145,7 @@ async def test_the_gradient_is_bounded_by_max_grad_norm_and_reported_before_that
     for bound in (1e-3, 1e3):
         rig = Rig(tiny_model_folder, max_grad_norm=bound, betas=(0.0, 0.0))
         norms[bound] = (await rig.learner.update(CONTRAST)).grad_norm
-        moments = rig.learner._optimizer.state()  # with betas 0 the first moment is the gradient itself
+        moments = rig.learner._trained.state(0).optimizer  # with betas 0 the first moment is the gradient itself
         norm = torch.cat([v.flatten() for k, v in moments.items() if k.startswith("exp_avg/")]).norm().item()
         assert norm == pytest.approx(min(bound, norms[bound]), rel=1e-4)
         await rig.close()

@@ -27,6 +27,7 @@ def check_batch(batch: UpdateBatch, *, imitate: bool, max_sequence: int, vocabul
     _check_numbers(batch, imitate=imitate)
     if not imitate:
         _check_proximal(batch)
+        _check_rows(batch)
     for transition in batch.transitions.transitions:
         _check_tokens(transition, max_sequence, vocabulary)
         if not imitate:
@@ -64,6 +65,23 @@ def _check_proximal(batch: UpdateBatch) -> None:
     wanted = [len(transition.action_ids) for transition in batch.transitions.transitions]
     if [len(row) for row in batch.proximal] != wanted or not all(np.isfinite(row).all() for row in batch.proximal):
         raise BackendError("The proximal policy's log-probabilities are not one finite number per action token")
+
+
+def _check_rows(batch: UpdateBatch) -> None:
+    """One finite advantage for every token if tokens have their own, and targets of values for as many as there are."""
+    lengths = [len(transition.action_ids) for transition in batch.transitions.transitions]
+    rows = batch.token_advantages
+    if rows is not None and ([len(row) for row in rows] != lengths or not all(np.isfinite(row).all() for row in rows)):
+        raise BackendError("token_advantages are not one finite number per action token")
+    if batch.value_targets is None:
+        return
+    targets, before = batch.value_targets.targets, batch.value_targets.before
+    counts = [len(row) for row in targets]
+    fit = len(counts) == len(lengths) and all(count <= length for count, length in zip(counts, lengths, strict=True))
+    if not fit or [len(row) for row in before] != counts:
+        raise BackendError("value_targets has other tokens than the actions")
+    if not all(np.isfinite(row).all() for row in (*targets, *before)):
+        raise BackendError("value_targets has numbers that are not finite", cure="Check the rewards")
 
 
 def _check_tokens(transition: Transition, max_sequence: int, vocabulary: int) -> None:

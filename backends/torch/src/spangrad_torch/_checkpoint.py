@@ -1,9 +1,13 @@
 """A learner's state on disk: safetensors files and one JSON file that says what belongs to them. No pickle.
 
+Format 2 has value.safetensors, format 1 has not and is what is written without a value head; either is read. A run that goes on
+from format 1 with an estimator that needs values begins with a fresh head, whose values are all 0.
+
 learner.json            versions, counters, what was trained, and the size and SHA-256 of the other files
 weights.safetensors     the trained weights in fp32: all of them, or the adapters
 optimizer.safetensors   AdamW's moments and step count of each weight, "exp_avg/<weight>" and so on
 reference.safetensors   the frozen reference of the KL term, if there is one
+value.safetensors       the value head, if values were learnt: "head/<weight>", and its moments, "exp_avg/<weight>" and so on
 random.safetensors      torch's random state
 """
 
@@ -11,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,8 +26,9 @@ from torch import Tensor
 from spangrad.errors import CheckpointError
 from spangrad_torch._folder import whole_folder, written_whole
 
-_FORMAT = 1
+_FORMATS = (1, 2)
 _RECORD = "learner.json"
+_HEAD = "head/"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,10 @@ class LearnerState:
     """Optimiser steps taken."""
     training: str
     """What is trained, in words: a checkpoint is only of use to a learner that trains the same."""
+    value_head: Mapping[str, Tensor] | None = None
+    """Its weights; None where no values were learnt."""
+    value_optimizer: Mapping[str, Tensor] = field(default_factory=dict)
+    """Its moments, as in `optimizer`."""
 
 
 class _File(BaseModel):
@@ -69,6 +78,9 @@ def save_state(state: LearnerState, folder: Path) -> None:
     parts = {"weights": state.weights, "optimizer": state.optimizer, "random": {"cpu": state.random}}
     if state.reference is not None:
         parts["reference"] = state.reference
+    if state.value_head is not None:
+        head = {f"{_HEAD}{name}": weight for name, weight in state.value_head.items()}
+        parts["value"] = {**head, **state.value_optimizer}
     with written_whole(folder) as partial:
         files = {}
         for name, tensors in parts.items():
@@ -76,7 +88,7 @@ def save_state(state: LearnerState, folder: Path) -> None:
             save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, file)
             files[file.name] = _File(size=file.stat().st_size, sha256=_digest(file))
         record = _Record(
-            format=_FORMAT,
+            format=_FORMATS[state.value_head is not None],
             policy_version=state.policy_version,
             steps=state.steps,
             training=state.training,
@@ -103,6 +115,11 @@ def load_state(folder: Path, *, training: str) -> LearnerState:
             cure="Resume with the model and adapter the checkpoint was made with",
         )
     parts = {name: _read_tensors(folder / name, expected) for name, expected in record.files.items()}
+    value = parts.get("value.safetensors")
+    if (value is None) != (record.format == _FORMATS[0]):
+        raise _damaged(folder, f"{_RECORD} says it has format {record.format}, and value.safetensors says otherwise")
+    moments = {key: tensor for key, tensor in (value or {}).items() if not key.startswith(_HEAD)}
+    head = {key.removeprefix(_HEAD): tensor for key, tensor in (value or {}).items() if key.startswith(_HEAD)}
     try:
         return LearnerState(
             weights=parts["weights.safetensors"],
@@ -112,6 +129,8 @@ def load_state(folder: Path, *, training: str) -> LearnerState:
             policy_version=record.policy_version,
             steps=record.steps,
             training=record.training,
+            value_head=None if value is None else head,
+            value_optimizer=moments,
         )
     except KeyError as error:
         raise _damaged(folder, f"{_RECORD} does not name {error}") from error
@@ -126,9 +145,9 @@ def _read_record(folder: Path) -> _Record:
         record = _Record.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise _damaged(folder, f"{_RECORD} cannot be read ({error.error_count()} errors)") from error
-    if record.format != _FORMAT:
+    if record.format not in _FORMATS:
         raise CheckpointError(
-            f"The checkpoint {folder} has format {record.format}, this version reads {_FORMAT}",
+            f"The checkpoint {folder} has format {record.format}, this version reads {' and '.join(map(str, _FORMATS))}",
             cure="Resume it with the version of spangrad-torch that wrote it",
         )
     return record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,10 @@ class Predictions:
     """(M,) of each action token given its prefix, at its owner's temperature; carries the gradient."""
     entropy: Tensor
     """(M,) of the distribution each action token was drawn from, in nats; carries the gradient too."""
+    states: Tensor
+    """(R, H) hidden states at the distinct nodes and temperatures that predict tokens, as the model's head read them."""
+    row: Tensor
+    """(M,) which of the R each action token was predicted from."""
 
 
 def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArray) -> Predictions:
@@ -42,13 +48,26 @@ def predict(model: PreTrainedModel, pack: PrefixTreePack, temperatures: FloatArr
         torch.from_numpy(rows[1]).float().to(device),
     )
     tree = {} if pack.is_path else _tree_arguments(model, pack)
-    logits = model(
-        input_ids=torch.from_numpy(pack.token_ids)[None].to(device), logits_to_keep=nodes, use_cache=False, **tree
-    ).logits[0]
+    with _read_by_head(model) as read:
+        logits = model(
+            input_ids=torch.from_numpy(pack.token_ids)[None].to(device), logits_to_keep=nodes, use_cache=False, **tree
+        ).logits[0]
     row = torch.from_numpy(row_of.reshape(-1)).to(device)
     targets = torch.from_numpy(pack.targets).to(device)
     logprobs, entropy = _Choice.apply(logits, temperature, row, targets)  # type: ignore[no-untyped-call]  # torch does not annotate it
-    return Predictions(logprobs=logprobs, entropy=entropy[row])
+    return Predictions(logprobs=logprobs, entropy=entropy[row], states=read[-1][0], row=row)
+
+
+@contextmanager
+def _read_by_head(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """What the model's head is given inside the block: (1, R, H) at each forward pass."""
+    read: list[Tensor] = []
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # transformers does not annotate it
+    handle = head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    try:
+        yield read
+    finally:
+        handle.remove()
 
 
 class _Choice(torch.autograd.Function):

@@ -18,6 +18,8 @@ from spangrad.errors import BackendError
 from spangrad.transitions import FloatArray, PrefixTreePack
 from spangrad_torch._forward import Predictions, predict
 from spangrad_torch._sums import Sums
+from spangrad_torch._value_head import ValueHead
+from spangrad_torch._value_loss import pack_value_loss
 from spangrad_torch._work import Work
 from spangrad_torch.losses import correction_factor, k3, kl_term, log_ratio, negative_log_likelihood, policy_losses
 
@@ -38,11 +40,30 @@ def pack_logprobs(
     return logprobs
 
 
+def pack_values(
+    model: PreTrainedModel,
+    head: ValueHead,
+    work: Work,
+    *,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    before_pack: Callable[[], None],
+) -> list[Tensor]:
+    """One (M,) tensor per pack: the value before each action token; the arguments are those of `accumulate`."""
+    values = []
+    for pack in work.packed.packs:
+        before_pack()
+        with torch.no_grad(), autocast():
+            predictions = predict(model, pack, work.temperatures(pack))
+            values.append(head(predictions.states)[predictions.row])
+    return values
+
+
 def accumulate(
     model: PreTrainedModel,
     work: Work,
     reference: Sequence[Tensor] | None,
     *,
+    head: ValueHead | None = None,
     autocast: Callable[[], AbstractContextManager[Any]],
     before_pack: Callable[[], None],
 ) -> Sums:
@@ -52,6 +73,7 @@ def accumulate(
         model: in evaluation mode: dropout would make the ratio to the sampler's policy noise.
         work: what to train on.
         reference: per pack, (M,) log-probabilities under the frozen reference; None without a KL term.
+        head: the value head, for work with targets of values; its gradient is added to its own weights.
         autocast: makes the context of the forward pass, which sets its precision.
         before_pack: called before each pack; may raise to give up.
 
@@ -67,13 +89,15 @@ def accumulate(
         per_token = _token_losses(work, pack, predictions, frozen, sums)
         weight = _like(predictions.logprobs, work.per_token(pack, work.token_weights))
         loss = (weight * per_token).sum()
+        sums.loss += float(loss.detach())
+        if head is not None:
+            loss = loss + pack_value_loss(head, work, pack, predictions, sums)
         if not torch.isfinite(loss):
             raise BackendError(
                 "The loss of this batch is not a finite number, so no step was taken",
                 cure="Go back to the last checkpoint with a smaller learning rate; with precision bf16 also try fp32",
             )
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        sums.loss += float(loss.detach())
         sums.tokens += len(pack.targets)
     return sums
 
@@ -107,7 +131,7 @@ def _policy_part(work: Work, loss: LossSettings, pack: PrefixTreePack, logprobs:
         loss.policy,
         logprobs,
         log_ratio(logprobs, proximal),
-        _like(logprobs, work.per_token(pack, work.advantages)),
+        _like(logprobs, work.advantages_of(pack)),
         actions,
     )
     if made.ratio is not None:

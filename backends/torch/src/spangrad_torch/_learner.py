@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -22,18 +22,16 @@ from torch import Tensor
 from spangrad.backend import UpdateBatch, UpdateReport
 from spangrad.errors import BackendError
 from spangrad.transitions import FloatArray, TransitionBatch
-from spangrad_torch._adapters import choose_trained, describe_training
 from spangrad_torch._batch_check import check_batch
-from spangrad_torch._checkpoint import LearnerState, load_state, save_state
+from spangrad_torch._checkpoint import load_state, save_state
 from spangrad_torch._export import export_model
 from spangrad_torch._forward import takes_tree_masks
-from spangrad_torch._gradient import accumulate, pack_logprobs
+from spangrad_torch._gradient import accumulate, pack_logprobs, pack_values
 from spangrad_torch._memory import release_freed
 from spangrad_torch._model import LoadedModel
-from spangrad_torch._optimizer import Optimizer
 from spangrad_torch._options import TorchOptions
-from spangrad_torch._reference import FrozenReference
 from spangrad_torch._sums import Sums
+from spangrad_torch._trained import Trained
 from spangrad_torch._tree_attention import attend_by_runs
 from spangrad_torch._work import Work, in_rows, lay_out
 from spangrad_torch._worker import Worker
@@ -81,11 +79,8 @@ class TorchLearner:
         self._options = options
         self._vocabulary = int(self._model.config.get_text_config().vocab_size)
         self._autocast_dtype = autocast
-        self._trained = choose_trained(self._model, options.adapter_options, seed=seed)
-        self._training = describe_training(self._model, self._trained, options.adapter_options)
+        self._trained = Trained(self._model, options, seed=seed)
         attend_by_runs(self._model)
-        self._optimizer = Optimizer(self._trained, options)
-        self._reference: FrozenReference | None = None
         self._busy = asyncio.Lock()
         self._worker = Worker(threads)
         self.shares_prefixes = self._worker.run_now(partial(takes_tree_masks, self._model))
@@ -99,12 +94,12 @@ class TorchLearner:
     @property
     def training(self) -> str:
         """What is trained, in words."""
-        return self._training
+        return self._trained.description
 
     @property
     def trained_parameters(self) -> int:
         """How many numbers are trained."""
-        return sum(weight.numel() for weight in self._trained.values())
+        return sum(weight.numel() for weight in self._trained.weights.values())
 
     async def update(self, batch: UpdateBatch) -> UpdateReport:
         """One policy-gradient step; none when no transition has a gradient.
@@ -113,7 +108,7 @@ class TorchLearner:
             BackendError: the batch cannot be trained on (the message names the call), a KL term has no reference, or loss or
                 gradient are not finite. No step was taken then.
         """
-        if batch.loss.kl is not None and self._reference is None:
+        if batch.loss.kl is not None and self._trained.reference is None:
             raise BackendError(
                 "The loss has a KL term, but there is no reference to compare with",
                 cure="Call freeze_reference() first, or leave the KL term out",
@@ -126,30 +121,29 @@ class TorchLearner:
         Raises:
             BackendError: a transition cannot be computed; the message names the call.
         """
-        nothing = np.ones(len(transitions))
-        batch = UpdateBatch(transitions, learning_rate=0.0, advantages=nothing, token_weights=nothing)
+        return await self._computed(transitions, pack_logprobs)
 
-        def compute() -> list[FloatArray]:
-            work = self._prepare(batch, imitate=False)
-            found = pack_logprobs(self._model, work, autocast=self._autocast, before_pack=self._worker.check)
-            return in_rows(work, found)
+    async def values(self, transitions: TransitionBatch) -> list[FloatArray]:
+        """(T,) of (A,) values before each of the actions' tokens; 0 as long as none were learnt.
 
-        async with self._busy:
-            return await self._worker.run(compute)
+        Raises:
+            BackendError: a transition cannot be computed; the message names the call.
+        """
+        return await self._computed(transitions, partial(pack_values, head=self._trained.value_head))
 
     async def imitate(self, batch: UpdateBatch) -> UpdateReport:
         """One step of maximum likelihood on the batch's actions; see `update`."""
         return await self._step(batch, imitate=True)
 
     async def restart_optimizer(self) -> None:
-        """Forgets AdamW's moments."""
+        """Forgets AdamW's moments of the policy."""
         async with self._busy:
-            await self._worker.run(self._optimizer.restart)
+            await self._worker.run(self._trained.restart_optimizer)
 
     async def freeze_reference(self) -> None:
         """Takes the present weights as the reference of the KL term."""
         async with self._busy:
-            self._reference = await self._worker.run(partial(FrozenReference.of, self._trained))
+            await self._worker.run(self._trained.freeze_reference)
 
     async def publish(self) -> int:
         """The policy version of the present weights. The sampler draws with them since the last step, which raised it."""
@@ -163,7 +157,7 @@ class TorchLearner:
             CheckpointError: the disk is full or may not be written; what was there before is untouched.
         """
         async with self._busy:
-            await self._worker.run(lambda: save_state(self._state(), folder))
+            await self._worker.run(lambda: save_state(self._trained.state(self._sampler.policy_version), folder))
 
     async def load(self, folder: Path) -> None:
         """Restores what `save` wrote and publishes it. The version goes on from the saved one, but never back.
@@ -172,9 +166,9 @@ class TorchLearner:
             CheckpointError: the folder is damaged or of other training; the learner is as it was.
         """
         async with self._busy:
-            state = await self._worker.run(lambda: load_state(folder, training=self._training))
+            state = await self._worker.run(lambda: load_state(folder, training=self.training))
             async with self._sampler.paused():
-                await self._worker.run(partial(self._restore, state))
+                await self._worker.run(partial(self._trained.restore, state))
                 if (present := self._sampler.policy_version) > 0:
                     self._sampler.policy_version = max(state.policy_version, present + 1)
                 else:
@@ -205,12 +199,26 @@ class TorchLearner:
             reference = await self._reference_logprobs(work)
             sums = await self._worker.run(partial(self._accumulate, work, reference))
             gradient_done = time.perf_counter()
+            value_rate = None if work.value_targets is None else batch.loss.critic.learning_rate
             async with self._sampler.paused():
-                norm = await self._worker.run(partial(self._optimizer.step, batch.learning_rate))
+                norm = await self._worker.run(partial(self._trained.step, batch.learning_rate, value_rate))
                 self._sampler.policy_version += 1
                 await self._worker.run(release_freed)
             seconds = {"gradient_seconds": gradient_done - began, "step_seconds": time.perf_counter() - gradient_done}
             return _report(work, sums, norm, seconds)
+
+    async def _computed(self, transitions: TransitionBatch, of_packs: Callable[..., list[Tensor]]) -> list[FloatArray]:
+        """(T,) of (A,) what a function of the model and some work gives for the actions' tokens."""
+        nothing = np.ones(len(transitions))
+        batch = UpdateBatch(transitions, learning_rate=0.0, advantages=nothing, token_weights=nothing)
+
+        def compute() -> list[FloatArray]:
+            work = self._prepare(batch, imitate=False)
+            found = of_packs(self._model, work=work, autocast=self._autocast, before_pack=self._worker.check)
+            return in_rows(work, found)
+
+        async with self._busy:
+            return await self._worker.run(compute)
 
     def _prepare(self, batch: UpdateBatch, *, imitate: bool) -> Work:
         """The part of a valid batch that has a gradient, laid out."""
@@ -222,12 +230,12 @@ class TorchLearner:
 
         The sampler rests, for the reference's weights take the place of the present ones meanwhile.
         """
-        reference = self._reference
+        reference = self._trained.reference
         if reference is None or work.loss is None or work.loss.kl is None:
             return None
 
         def compute() -> list[Tensor]:
-            with reference.in_place_of(self._trained):
+            with reference.in_place_of(self._trained.weights):
                 return pack_logprobs(self._model, work, autocast=self._autocast, before_pack=self._worker.check)
 
         async with self._sampler.paused():
@@ -235,10 +243,13 @@ class TorchLearner:
 
     def _accumulate(self, work: Work, reference: list[Tensor] | None) -> Sums:
         """The batch's gradient, left in the weights' `grad`; nothing is left there on an error."""
+        head = None if work.value_targets is None else self._trained.value_head
         try:
-            return accumulate(self._model, work, reference, autocast=self._autocast, before_pack=self._worker.check)
+            return accumulate(
+                self._model, work, reference, head=head, autocast=self._autocast, before_pack=self._worker.check
+            )
         except BaseException:
-            self._optimizer.drop_gradient()
+            self._trained.drop_gradient()
             raise
 
     def _autocast(self) -> torch.autocast:
@@ -246,30 +257,6 @@ class TorchLearner:
         return torch.autocast(
             self._model.device.type, dtype=torch.bfloat16, enabled=self._autocast_dtype == torch.bfloat16
         )
-
-    def _state(self) -> LearnerState:
-        """All that belongs in a checkpoint; not copied."""
-        return LearnerState(
-            weights={name: weight.detach() for name, weight in self._trained.items()},
-            optimizer=self._optimizer.state(),
-            reference=None if self._reference is None else self._reference.weights,
-            random=torch.get_rng_state(),
-            policy_version=self._sampler.policy_version,
-            steps=self._optimizer.steps,
-            training=self._training,
-        )
-
-    @torch.no_grad()
-    def _restore(self, state: LearnerState) -> None:
-        """Takes over a state whose names and shapes are ours."""
-        for name, weight in self._trained.items():
-            weight.copy_(state.weights[name])
-        self._optimizer.restore(state.optimizer, state.steps)
-        device = self._model.device
-        self._reference = (
-            None if state.reference is None else FrozenReference({n: w.to(device) for n, w in state.reference.items()})
-        )
-        torch.set_rng_state(state.random)
 
 
 def _report(work: Work, sums: Sums, norm: float, seconds: Mapping[str, float]) -> UpdateReport:

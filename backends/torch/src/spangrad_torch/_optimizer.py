@@ -33,28 +33,29 @@ class Optimizer:
         self.steps = 0
         """Steps taken."""
 
-    def step(self, learning_rate: float) -> float:
-        """One step with the accumulated gradient, which is used up.
+    def bound_gradient(self) -> float:
+        """Scales the accumulated gradient down to the greatest norm allowed.
 
         Returns:
-            The gradient's norm before it was bounded.
+            The norm before.
 
         Raises:
-            BackendError: the norm is not finite; no step was taken.
+            BackendError: it is not finite.
         """
         norm = float(nn.utils.clip_grad_norm_(self._trained.values(), self._max_norm))
         if not math.isfinite(norm):
-            self.drop_gradient()
             raise BackendError(
                 "The gradient of this batch is not finite, so no step was taken",
                 cure="Go back to the last checkpoint with a smaller learning rate; with precision bf16 also try fp32",
             )
+        return norm
+
+    def step(self, learning_rate: float) -> None:
+        """One step with the bounded gradient."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
-        self.drop_gradient()
         self.steps += 1
-        return norm
 
     def restart(self) -> None:
         """Forgets the moments."""

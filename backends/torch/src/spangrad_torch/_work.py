@@ -9,7 +9,16 @@ import numpy as np
 from torch import Tensor
 
 from spangrad.backend import LossSettings, Proximal, UpdateBatch
-from spangrad.transitions import BoolArray, FloatArray, PackedSequences, PrefixTreePack, Transition, pack_sequences
+from spangrad.transitions import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    PackedSequences,
+    PrefixTreePack,
+    Transition,
+    ValueTargets,
+    pack_sequences,
+)
 
 
 @dataclass(frozen=True)
@@ -26,18 +35,38 @@ class Work:
     """As in `UpdateBatch`, for the transitions kept."""
     loss: LossSettings | None
     """None is maximum likelihood."""
+    token_advantages: Sequence[FloatArray] | None = None
+    """As in `UpdateBatch`, for the transitions kept."""
+    value_targets: ValueTargets | None = None
+    """Likewise."""
 
     def per_token(self, pack: PrefixTreePack, values: FloatArray) -> FloatArray:
         """(M,) each action token's share of (T,) values."""
         return values[pack.owners]
 
+    def advantages_of(self, pack: PrefixTreePack) -> FloatArray:
+        """(M,) of each action token."""
+        rows = self.token_advantages
+        return self.per_token(pack, self.advantages) if rows is None else of_tokens(rows, pack)
+
+    def valued(self, pack: PrefixTreePack, targets: ValueTargets) -> tuple[IntArray, FloatArray]:
+        """(V,) which of the pack's M action tokens have a target, and (V,) what each weighs.
+
+        The targets of a call share the weight of all its tokens.
+        """
+        counts = np.array([len(row) for row in targets.targets], dtype=np.int64)
+        tokens = np.array([len(transition.action_ids) for transition in self.transitions], dtype=np.int64)
+        weights = self.token_weights * tokens / np.maximum(counts, 1)
+        places = np.flatnonzero(pack.offsets < counts[pack.owners])
+        return places, weights[pack.owners[places]]
+
     def sampler_logprobs(self, pack: PrefixTreePack) -> FloatArray:
         """(M,) as recorded when the tokens were drawn."""
-        return _of_tokens([transition.logprobs for transition in self.transitions], pack)
+        return of_tokens([transition.logprobs for transition in self.transitions], pack)
 
     def given_logprobs(self, pack: PrefixTreePack) -> FloatArray:
         """(M,) under a proximal policy other than the present one."""
-        return self.sampler_logprobs(pack) if isinstance(self.proximal, str) else _of_tokens(self.proximal, pack)
+        return self.sampler_logprobs(pack) if isinstance(self.proximal, str) else of_tokens(self.proximal, pack)
 
     def temperatures(self, pack: PrefixTreePack) -> FloatArray:
         """(M,) what the logits are divided by.
@@ -67,13 +96,13 @@ def is_untruncated(transition: Transition) -> bool:
 def lay_out(batch: UpdateBatch, *, imitate: bool, budget: int, share: bool) -> Work:
     """Drops transitions without a gradient, then packs the rest.
 
-    A transition has none when its weight is 0, or its advantage is 0 and nothing else is in the loss.
+    A transition has none when its weight is 0, or its advantage is 0, nothing else is in the loss, and no value is learnt from it.
     """
     weights = np.asarray(batch.token_weights, dtype=np.float64)
     advantages = np.asarray(batch.advantages, dtype=np.float64)
     keep = weights != 0
     if not imitate and batch.loss.kl is None and batch.loss.entropy_bonus == 0:
-        keep &= advantages != 0
+        keep &= _pulls(batch, advantages)
     kept = batch.transitions.select(keep).transitions
     return Work(
         transitions=kept,
@@ -82,17 +111,36 @@ def lay_out(batch: UpdateBatch, *, imitate: bool, budget: int, share: bool) -> W
         packed=pack_sequences(kept, budget=budget, share=share),
         proximal=_kept(batch.proximal, keep),
         loss=None if imitate else batch.loss,
+        token_advantages=None if imitate else _kept_rows(batch.token_advantages, keep),
+        value_targets=None if imitate or batch.value_targets is None else batch.value_targets.select(keep),
     )
+
+
+def _pulls(batch: UpdateBatch, advantages: FloatArray) -> BoolArray:
+    """(T,) the transition has an advantage somewhere, or a target of its value."""
+    pulls: BoolArray = advantages != 0
+    if batch.token_advantages is not None:
+        pulls = np.array([bool(np.any(row)) for row in batch.token_advantages], dtype=np.bool_)
+    if batch.value_targets is not None:
+        pulls = pulls | np.array([len(row) > 0 for row in batch.value_targets.targets], dtype=np.bool_)
+    return pulls
 
 
 def _kept(proximal: Proximal, keep: BoolArray) -> Proximal:
     """The proximal log-probabilities of the transitions kept."""
-    return proximal if isinstance(proximal, str) else [row for row, kept in zip(proximal, keep, strict=True) if kept]
+    return proximal if isinstance(proximal, str) else (_kept_rows(proximal, keep) or [])
 
 
-def _of_tokens(rows: Sequence[Sequence[float] | FloatArray], pack: PrefixTreePack) -> FloatArray:
-    """(M,) each action token's value out of (T,) rows of (A,)."""
-    tokens = zip(pack.owners.tolist(), pack.offsets.tolist(), strict=True)
+def _kept_rows(rows: Sequence[FloatArray] | None, keep: BoolArray) -> list[FloatArray] | None:
+    return None if rows is None else [row for row, kept in zip(rows, keep, strict=True) if kept]
+
+
+def of_tokens(
+    rows: Sequence[Sequence[float] | FloatArray], pack: PrefixTreePack, places: IntArray | None = None
+) -> FloatArray:
+    """(M,) each action token's value out of (T,) rows of (A,); with `places` (V,) only those of the M."""
+    owners, offsets = (column if places is None else column[places] for column in (pack.owners, pack.offsets))
+    tokens = zip(owners.tolist(), offsets.tolist(), strict=True)
     return np.array([rows[owner][offset] for owner, offset in tokens], dtype=np.float64)
 
 

@@ -17,7 +17,7 @@ class TorchFactory:
     """Makes torch backends; see `spangrad.backend.BackendFactory`."""
 
     capabilities = Capabilities(
-        estimator_levels=frozenset({"transition"}),
+        estimator_levels=frozenset({"transition", "token"}),
         losses=frozenset(LOSSES),
         kl_forms=frozenset({"k1", "k2", "k3"}),
         corrections=frozenset(CORRECTIONS),
@@ -25,6 +25,7 @@ class TorchFactory:
         decoupled=True,
         several_policies=True,
         initial=True,
+        values=True,
     )
 
     def check(self, options: Mapping[str, Any]) -> Mapping[str, Any]:

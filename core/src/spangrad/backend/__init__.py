@@ -7,6 +7,7 @@ from spangrad.backend._corrections import (
     MaskedIS,
     TruncatedIS,
 )
+from spangrad.backend._critic import CriticSettings
 from spangrad.backend._loss_settings import KlForm, KlTerm, LossSettings
 from spangrad.backend._losses import (
     LOSSES,
@@ -49,6 +50,7 @@ __all__ = [
     "ChatFormat",
     "Cispo",
     "Correction",
+    "CriticSettings",
     "DualClip",
     "FinishReason",
     "GeometricRejection",

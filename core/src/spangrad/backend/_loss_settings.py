@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from spangrad.backend._corrections import Correction, check_together
+from spangrad.backend._critic import CriticSettings
 from spangrad.backend._losses import PolicyLoss, PpoClip, check_range
 from spangrad.errors import ConfigError
 
@@ -46,6 +47,8 @@ class LossSettings:
     """Factor of the entropy, in nats, of the distribution a token was drawn from."""
     corrections: tuple[Correction, ...] = ()
     """Their factors are multiplied."""
+    critic: CriticSettings = field(default_factory=CriticSettings)
+    """For batches with `UpdateBatch.value_targets`, whose value loss is minimised beside the rest."""
 
     def __post_init__(self) -> None:
         check_range("entropy_bonus", self.entropy_bonus, 0)

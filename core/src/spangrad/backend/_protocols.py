@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from spangrad.backend._loss_settings import LossSettings
-from spangrad.transitions import FloatArray, TransitionBatch
+from spangrad.transitions import FloatArray, TransitionBatch, ValueTargets
 
 FinishReason = Literal["stop", "length"]
 
@@ -134,7 +134,7 @@ class UpdateBatch:
     transitions: TransitionBatch
     learning_rate: float
     advantages: FloatArray
-    """(T,) one advantage per transition; every token of its action gets it."""
+    """(T,) one advantage per transition; every token of its action gets it, unless tokens have their own."""
     token_weights: FloatArray
     """(T,) factor of each token's loss; the loss is the plain sum of weight x token loss, so weighting is decided here."""
     proximal: Proximal = "present"
@@ -142,6 +142,10 @@ class UpdateBatch:
     now, so the ratio is 1. "recorded": the sampler's recorded log-probabilities. Else (T,) of (A,) log-probabilities of the
     actions, from `Learner.logprobs`: those of the weights at the start of the training step (decoupled PPO)."""
     loss: LossSettings = field(default_factory=LossSettings)
+    token_advantages: Sequence[FloatArray] | None = None
+    """(T,) of (A,) one advantage per token of the action, instead of `advantages`."""
+    value_targets: ValueTargets | None = None
+    """What the values should have been; a call's targets share the weight of its tokens. None trains no value."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,13 @@ class Learner(Protocol):
     async def logprobs(self, transitions: TransitionBatch) -> Sequence[FloatArray]:
         """(T,) of (A,) log-probabilities of the actions' tokens under the present weights, at the temperature each was sampled
         with; for `UpdateBatch.proximal`.
+        """
+        ...
+
+    async def values(self, transitions: TransitionBatch) -> Sequence[FloatArray]:
+        """(T,) of (A,) the value before each token of the actions, in the unit of the rewards; 0 before anything was learnt.
+
+        Only of backends with `Capabilities.values`.
         """
         ...
 
@@ -217,6 +228,7 @@ class Capabilities:
     """What a backend honours; a setting it does not honour is an error before the first rollout."""
 
     estimator_levels: frozenset[str] = frozenset({"transition"})
+    """What it takes advantages for: "transition", "token"."""
     losses: frozenset[str] = frozenset({"ppo_clip"})
     """Names of `LOSSES`."""
     kl_forms: frozenset[str] = frozenset()
@@ -230,6 +242,8 @@ class Capabilities:
     """Whether it trains several policies, each on its own, that begin as one model."""
     initial: bool = False
     """Whether it also serves the model as it was loaded."""
+    values: bool = False
+    """Whether it has a value that can be learnt (`Learner.values`, `UpdateBatch.value_targets`)."""
 
 
 class Policy(Protocol):

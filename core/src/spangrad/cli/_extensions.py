@@ -52,6 +52,7 @@ def doctor(as_json: JsonOption = False) -> None:
             "decoupled updates": row.value.capabilities.decoupled,
             "several policies": row.value.capabilities.several_policies,
             "initial model": row.value.capabilities.initial,
+            "values": row.value.capabilities.values,
         }
         for row in loaded.backends
     }

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from spangrad.errors import PluginError
 from spangrad.lightningrl._comparison import Comparison
 from spangrad.lightningrl._compatibility import check_compatible
 from spangrad.lightningrl._components import component_batches, component_warnings
+from spangrad.lightningrl._estimation import Estimation, checked, estimated, estimated_from_values
 from spangrad.lightningrl._grouping import Grouping
 from spangrad.lightningrl._report import AdvantageReport, memory_metrics
 from spangrad.lightningrl._reward_size import check_sizes
 from spangrad.lightningrl._step_figures import step_metrics, step_warnings
 from spangrad.lightningrl._weighting import Weighting
-from spangrad.lightningrl.credit import CreditAssigner, credit_warnings, needs_of
-from spangrad.lightningrl.estimators import AdvantageEstimator, RememberingEstimator, Requirements
-from spangrad.transitions import FloatArray, Reason, RewardWeights, TransitionBatch
+from spangrad.lightningrl.credit import CreditAssigner, among_rollouts, credit_warnings, needs_of
+from spangrad.lightningrl.estimators import Estimator, Requirements, ValueEstimator
+from spangrad.transitions import BoolArray, FloatArray, Reason, RewardWeights, TransitionBatch
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,25 @@ class LightningRL:
     """Credit assigner, advantage estimator and token weighting, put together."""
 
     credit: CreditAssigner
-    estimator: AdvantageEstimator
+    estimator: Estimator
     weighting: Weighting = field(default_factory=Weighting)
     grouping: Grouping = field(default_factory=Grouping)
     component_weights: RewardWeights = field(default_factory=RewardWeights)
     """Of rewards by name, for an estimator that compares each by itself; others get the sum, which is weighted already."""
 
-    def check(self, *, rollouts_per_task: int, estimator_levels: Collection[str] = ("transition",)) -> None:
+    def check(
+        self,
+        *,
+        rollouts_per_task: int,
+        estimator_levels: Collection[str] = ("transition",),
+        values: bool = False,
+    ) -> None:
         """Refuses a configuration that the estimator could not learn from, or in which a setting would do nothing.
 
         Args:
             rollouts_per_task: how many rollouts of a task will be sampled for one update.
             estimator_levels: what the backend's learner takes advantages for (`Capabilities.estimator_levels`).
+            values: whether the backend has a learnt value (`Capabilities.values`).
 
         Raises:
             ConfigError: what the estimator needs is not there, or it would undo another setting.
@@ -48,6 +55,7 @@ class LightningRL:
             self.grouping,
             rollouts_per_task=rollouts_per_task,
             estimator_levels=estimator_levels,
+            values=values,
         )
 
     def compute(
@@ -55,6 +63,7 @@ class LightningRL:
         batch: TransitionBatch,
         *,
         max_sequence: int | None = None,
+        values: Sequence[FloatArray | None] | None = None,
         memory: Mapping[str, float] | None = None,
     ) -> AdvantageReport:
         """Returns, advantages and weights of one step's transitions.
@@ -63,31 +72,37 @@ class LightningRL:
             batch: the transitions of all usable rollouts of the step; an empty one gives an empty report.
             max_sequence: most tokens (prompt and action together) the learner takes; longer transitions take part in the
                 statistics, being real outcomes, and are left out of the update.
+            values: (T,) of (A,) the value before each sampled token, from `Learner.values`; None for a transition that the learner
+                does not take. Only for estimators that go by values.
             memory: `AdvantageReport.memory` of the step before, for estimators that remember.
 
         Raises:
             RewardError: a reward is so large that statistics would overflow, or of a kind that the estimator cannot take.
             PluginError: the credit assigner or the estimator gave something other than one finite number per transition.
-            ConfigError: the credit assigner needs what the calls of the batch do not have, such as scores.
+            ConfigError: the credit assigner needs what the calls of the batch do not have, such as scores; or there are no values
+                for an estimator that goes by them.
+            BackendError: the values are not one finite number per token.
         """
         check_sizes(batch)
         memory = dict(memory or {})
         if not len(batch):
             return _empty(batch, memory)
-        returns, comparisons = self._comparisons(batch)
-        advantages, after = self._estimated(comparisons, memory)
+        returns, comparisons, made = self._estimated(batch, values, memory)
         reasons = _reasons(batch, comparisons, self.estimator.requirements, max_sequence)
         trained = np.array([reason is Reason.TRAINED for reason in reasons], dtype=np.bool_)
         return AdvantageReport(
             batch=batch,
             returns=returns,
-            advantages=np.where(trained, advantages, 0.0),
+            advantages=np.where(trained, made.advantages, 0.0),
             token_weights=np.where(trained, self._token_weights(batch), 0.0),
             reasons=reasons,
-            metrics=step_metrics(batch, comparisons[0], returns, advantages, reasons) | memory_metrics(after),
+            metrics=step_metrics(batch, comparisons[0], returns, made.advantages, reasons)
+            | memory_metrics(made.memory),
             warnings=self._warnings(batch, comparisons[0], reasons),
             recalled=memory,
-            memory=after,
+            token_advantages=_where(trained, made.token_advantages),
+            value_targets=made.value_targets,
+            memory=made.memory,
         )
 
     def _token_weights(self, batch: TransitionBatch) -> FloatArray:
@@ -97,6 +112,17 @@ class LightningRL:
             own = batch.policies == policy
             weights[own] = self.weighting.token_weights(batch.select(own))
         return weights
+
+    def _estimated(
+        self, batch: TransitionBatch, values: Sequence[FloatArray | None] | None, memory: Mapping[str, float]
+    ) -> tuple[FloatArray, tuple[Comparison, ...], Estimation]:
+        """(T,) the returns for the ledger, what is compared with what, and the advantages."""
+        estimator = self.estimator
+        if isinstance(estimator, ValueEstimator):
+            returns, made = estimated_from_values(estimator, batch, values, self.grouping.units(batch))
+            return returns, (among_rollouts(batch, returns),), made
+        returns, comparisons = self._comparisons(batch)
+        return returns, comparisons, estimated(estimator, comparisons, memory)
 
     def _warnings(self, batch: TransitionBatch, groups: Comparison, reasons: Sequence[Reason]) -> tuple[str, ...]:
         """What the user should know about the step."""
@@ -123,35 +149,13 @@ class LightningRL:
     def _credited(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
         made = self.credit.comparisons(batch)
         for comparison in made:
-            _checked("credit assigner", self.credit, comparison.returns, len(batch))
+            checked("credit assigner", self.credit, comparison.returns, len(batch))
         return made
 
-    def _estimated(
-        self, comparisons: Sequence[Comparison], memory: Mapping[str, float]
-    ) -> tuple[FloatArray, Mapping[str, float]]:
-        """(T,) advantages, and what is remembered; nothing where the estimator remembers nothing."""
-        estimator = self.estimator
-        if isinstance(estimator, RememberingEstimator):
-            advantages = estimator.advantages_recalling(comparisons, memory)
-            after = dict(estimator.memory_after(comparisons, memory))
-        else:
-            advantages, after = estimator.advantages(comparisons), {}
-        return _checked("advantage estimator", estimator, advantages, len(comparisons[0].returns)), after
 
-
-def _checked(noun: str, plugin: object, values: FloatArray, count: int) -> FloatArray:
-    """The values a plug-in gave, as float64, if they are one finite number per transition."""
-    result = np.asarray(values, dtype=np.float64)
-    if result.shape != (count,):
-        problem = f"gave values of shape {result.shape} for {count} transitions"
-    elif not np.isfinite(result).all():
-        problem = f"gave {int((~np.isfinite(result)).sum())} values that are not finite numbers"
-    else:
-        return result
-    raise PluginError(
-        f"The {noun} {type(plugin).__name__} {problem}",
-        cure=f"This is a mistake in that {noun}; report it to its authors or choose another",
-    )
+def _where(trained: BoolArray, rows: tuple[FloatArray, ...] | None) -> tuple[FloatArray, ...] | None:
+    """The rows of what is trained, zeros for the rest; None where there are none."""
+    return None if rows is None else tuple(row * kept for row, kept in zip(rows, trained, strict=True))
 
 
 def _empty(batch: TransitionBatch, memory: Mapping[str, float]) -> AdvantageReport:
@@ -170,7 +174,10 @@ def _reasons(
     small = [
         ~has | (c.group_sizes < needs.min_group)[c.group_index] for has, c in zip(credited, comparisons, strict=True)
     ]
-    tells = [~few & (needs.memory | c.has_signal(needs.min_group)) for few, c in zip(small, comparisons, strict=True)]
+    tells = [
+        ~few & (needs.memory | needs.values | c.has_signal(needs.min_group))
+        for few, c in zip(small, comparisons, strict=True)
+    ]
     reasons = []
     for transition, counts, too_few, signal in zip(
         batch.transitions, np.any(credited, axis=0), np.all(small, axis=0), np.any(tells, axis=0), strict=True

@@ -23,12 +23,13 @@ from spangrad.lightningrl.credit import (
     TurnRewards,
 )
 from spangrad.lightningrl.estimators import (
+    GAE,
     GDPO,
     GRPO,
     RAE,
     RLOO,
-    AdvantageEstimator,
     DrGRPO,
+    Estimator,
     MaxRL,
     ReinforcePlusPlus,
     ReinforcePlusPlusBaseline,
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 CreditAssignerFactory = Callable[..., CreditAssigner]
 """Takes the assigner's options as keyword arguments; raises `ConfigError` for a wrong value."""
-AdvantageEstimatorFactory = Callable[..., AdvantageEstimator]
+AdvantageEstimatorFactory = Callable[..., Estimator]
 """Takes the estimator's options as keyword arguments; raises `ConfigError` for a wrong value."""
 
 
@@ -64,6 +65,7 @@ def builtin_estimators() -> Mapping[str, AdvantageEstimatorFactory]:
     """Factories by name."""
     return {
         "dr_grpo": DrGRPO,
+        "gae": GAE,
         "gdpo": GDPO,
         "grpo": GRPO,
         "maxrl": MaxRL,

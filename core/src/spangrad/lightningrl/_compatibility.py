@@ -7,17 +7,18 @@ from collections.abc import Collection, Iterator, Mapping
 from spangrad.errors import ConfigError, PluginError
 from spangrad.lightningrl._builtins import AdvantageEstimatorFactory, builtin_estimators, configured
 from spangrad.lightningrl._grouping import Grouping
-from spangrad.lightningrl.credit import CreditAssigner, needs_of
-from spangrad.lightningrl.estimators import AdvantageEstimator, RememberingEstimator, Requirements
+from spangrad.lightningrl.credit import CreditAssigner, Identical, needs_of
+from spangrad.lightningrl.estimators import Estimator, RememberingEstimator, Requirements, ValueEstimator
 
 
 def check_compatible(
     credit: CreditAssigner,
-    estimator: AdvantageEstimator,
+    estimator: Estimator,
     grouping: Grouping,
     *,
     rollouts_per_task: int,
     estimator_levels: Collection[str],
+    values: bool,
 ) -> None:
     """See `LightningRL.check`; the first problem found is raised.
 
@@ -26,16 +27,17 @@ def check_compatible(
         PluginError: the estimator declares what it does not have.
     """
     needs, name = estimator.requirements, type(estimator).__name__
-    if needs.memory != isinstance(estimator, RememberingEstimator):
-        raise PluginError(
-            f"The advantage estimator {name} declares memory = {needs.memory}, and its methods say otherwise",
-            cure="This is a mistake in that estimator (see RememberingEstimator); report it to its authors",
-        )
+    for declared, kind in (("memory", RememberingEstimator), ("values", ValueEstimator)):
+        if getattr(needs, declared) != isinstance(estimator, kind):
+            raise PluginError(
+                f"The advantage estimator {name} declares {declared} = {getattr(needs, declared)}, and its methods say otherwise",
+                cure=f"This is a mistake in that estimator (see {kind.__name__}); report it to its authors",
+            )
     for problem in (
         *_too_few(needs, name, rollouts_per_task),
         *_against_the_grouping(needs, name, grouping),
         *_against_the_credit(needs, name, credit),
-        *_against_the_backend(needs, name, estimator_levels),
+        *_against_the_backend(needs, name, estimator_levels, values=values),
     ):
         raise problem
 
@@ -55,6 +57,15 @@ def _against_the_grouping(needs: Requirements, name: str, grouping: Grouping) ->
             f"{name} keeps each agent's calls apart anyway: per_agent = true would do nothing",
             cure="Remove per_agent",
         )
+    if needs.values and grouping.per_agent:
+        yield ConfigError(
+            f"{name} compares no calls with others: per_agent = true would do nothing", cure="Remove per_agent"
+        )
+    if not needs.averages and grouping.statistics == "call":
+        yield ConfigError(
+            f'{name} takes no mean over the batch: statistics = "call" would do nothing',
+            cure='Remove statistics = "call", or set whiten = true',
+        )
     if needs.whole_rollouts and grouping.statistics == "call":
         yield ConfigError(
             f'{name} compares a rollout with the other rollouts: with statistics = "call" the rest of its own calls would '
@@ -65,6 +76,11 @@ def _against_the_grouping(needs: Requirements, name: str, grouping: Grouping) ->
 
 def _against_the_credit(needs: Requirements, name: str, credit: CreditAssigner) -> Iterator[ConfigError]:
     wants = needs_of(credit)
+    if needs.values and not isinstance(credit, Identical):
+        yield ConfigError(
+            f"{name} makes its own returns from rewards and values: the credit assigner {type(credit).__name__} would do nothing",
+            cure="Remove credit, or choose an estimator that compares returns, such as grpo",
+        )
     if needs.among != "task" and wants.own_groups:
         yield ConfigError(
             f"{type(credit).__name__} compares calls made in the same state, but {name} would compare them with all others",
@@ -78,7 +94,13 @@ def _against_the_credit(needs: Requirements, name: str, credit: CreditAssigner) 
         )
 
 
-def _against_the_backend(needs: Requirements, name: str, levels: Collection[str]) -> Iterator[ConfigError]:
+def _against_the_backend(
+    needs: Requirements, name: str, levels: Collection[str], *, values: bool
+) -> Iterator[ConfigError]:
+    if needs.values and not values:
+        yield ConfigError(
+            f"{name} goes by values, but the backend has none", cure="Choose another estimator, or the backend torch"
+        )
     if needs.level not in levels:
         yield ConfigError(
             f"{name} gives one advantage per {needs.level}, "

@@ -41,6 +41,10 @@ class Grouping:
         """
         return tuple(self._applied(comparison, batch, among) for comparison in comparisons)
 
+    def units(self, batch: TransitionBatch) -> IntArray:
+        """(T,) transitions of equal number count once in a mean."""
+        return np.arange(len(batch)) if self.statistics == "call" else batch.rollout_index
+
     def _applied(self, comparison: Comparison, batch: TransitionBatch, among: str) -> Comparison:
         groups, units, names = comparison.groups, comparison.units, comparison.names
         compared = comparison.compared
@@ -52,7 +56,7 @@ class Grouping:
         if among == "agent":
             names = agent_names(batch)
         if self.statistics == "call":
-            units = np.arange(len(batch))
+            units = self.units(batch)
         return replace(comparison, groups=groups, units=units, names=names)
 
 

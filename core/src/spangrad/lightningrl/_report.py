@@ -8,7 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from spangrad.transitions import BoolArray, FloatArray, LedgerEntry, Reason, TransitionBatch, fate_of
+from spangrad.transitions import (
+    BoolArray,
+    FloatArray,
+    LedgerEntry,
+    Reason,
+    TransitionBatch,
+    ValueTargets,
+    fate_of,
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +26,7 @@ class AdvantageReport:
     batch: TransitionBatch
     returns: FloatArray
     advantages: FloatArray
-    """0 for what is left out."""
+    """0 for what is left out. Where tokens have their own, the mean of a call's."""
     token_weights: FloatArray
     """Weight of each token of the action; 0 for what is left out."""
     reasons: tuple[Reason, ...]
@@ -29,6 +37,10 @@ class AdvantageReport:
     """What the user should know, as full sentences."""
     recalled: Mapping[str, float] = field(default_factory=dict)
     """What the estimator remembered of earlier steps."""
+    token_advantages: tuple[FloatArray, ...] | None = None
+    """(T,) of (A,) one per sampled token, from estimators of the level "token"; 0 for what is left out."""
+    value_targets: ValueTargets | None = None
+    """What the learnt values should have been, from estimators that go by them; nothing is learnt where a transition is left out."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """What it remembers once the step is done: to be given to the next `LightningRL.compute`, and kept with checkpoints."""
 
@@ -37,20 +49,33 @@ class AdvantageReport:
         """(T,) the transition takes part in the update."""
         return np.array([reason is Reason.TRAINED for reason in self.reasons], dtype=np.bool_)
 
+    def leaving_out(self, dropped: BoolArray, reason: Reason) -> AdvantageReport:
+        """The same report, of whose trained transitions those in `dropped` (T,) are left out for `reason`."""
+        dropped = dropped & self.trained
+        per_token = self.token_advantages
+        if per_token is not None:
+            per_token = tuple(row * (not left) for row, left in zip(per_token, dropped, strict=True))
+        kept = self.trained & ~dropped
+        return replace(
+            self,
+            advantages=np.where(dropped, 0.0, self.advantages),
+            token_weights=np.where(dropped, 0.0, self.token_weights),
+            token_advantages=per_token,
+            reasons=tuple(reason if left else old for old, left in zip(self.reasons, dropped, strict=True)),
+            metrics={
+                **self.metrics,
+                "trained_transitions": int(kept.sum()),
+                "trained_rollouts": len(set(self.batch.rollout_index[kept].tolist())) if len(kept) else 0,
+            },
+        )
+
     def without_update(self, reason: Reason) -> AdvantageReport:
         """The same report for a step that is not trained on after all: what would have been trained is dropped for `reason`, and
         nothing of the step is remembered.
         """
-        nothing = np.zeros(len(self.batch), dtype=np.float64)
-        kept = {name: value for name, value in self.metrics.items() if not name.startswith(_MEMORY)}
-        return replace(
-            self,
-            advantages=nothing,
-            token_weights=nothing,
-            reasons=tuple(reason if old is Reason.TRAINED else old for old in self.reasons),
-            metrics={**kept, **memory_metrics(self.recalled), "trained_transitions": 0, "trained_rollouts": 0},
-            memory=self.recalled,
-        )
+        left = self.leaving_out(self.trained, reason)
+        kept = {name: value for name, value in left.metrics.items() if not name.startswith(_MEMORY)}
+        return replace(left, metrics={**kept, **memory_metrics(self.recalled)}, memory=self.recalled)
 
     def ledger(self, step: int | None) -> tuple[LedgerEntry, ...]:
         """One entry per transition, for the training step `step`. Write it once the update has been made."""
@@ -63,16 +88,23 @@ class AdvantageReport:
                 step=step,
                 fate=fate_of(reason),
                 reason=reason,
-                detail=_DETAILS.get(reason, ""),
+                detail=self._detail(position),
                 tokens=len(transition.action_ids),
                 reward=transition.reward,
                 episode_return=float(episode_return),
                 advantage=float(advantage),
             )
-            for transition, reason, episode_return, advantage in zip(
-                self.batch.transitions, self.reasons, self.returns, self.advantages, strict=True
+            for position, (transition, reason, episode_return, advantage) in enumerate(
+                zip(self.batch.transitions, self.reasons, self.returns, self.advantages, strict=True)
             )
         )
+
+    def _detail(self, position: int) -> str:
+        """What there is to say beside a transition's reason."""
+        reason, values = self.reasons[position], self.value_targets
+        if reason is Reason.TRAINED and values is not None:
+            return f"value before the call {values.before[position][0]:.4g}"
+        return _DETAILS.get(reason, "")
 
 
 def memory_metrics(memory: Mapping[str, float]) -> dict[str, float]:

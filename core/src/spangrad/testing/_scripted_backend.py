@@ -59,6 +59,8 @@ class ScriptedLearner:
         """Updates and imitations in all, those before the last `load` included."""
         self.restarts = 0
         """How often the optimiser was restarted."""
+        self.value = 0.0
+        """What it holds every state to be worth: the mean of the last update's value targets."""
         self.references = 0
         """How often the reference was frozen."""
         self._sampler = sampler
@@ -71,7 +73,13 @@ class ScriptedLearner:
     async def update(self, batch: UpdateBatch) -> UpdateReport:
         """Notes the batch."""
         self.updates.append(batch)
+        if batch.value_targets is not None:
+            self.value = float(np.concatenate(batch.value_targets.targets).mean())
         return self._step(batch)
+
+    async def values(self, transitions: TransitionBatch) -> list[FloatArray]:
+        """`value`, before every token."""
+        return [np.full(len(transition.action_ids), self.value) for transition in transitions.transitions]
 
     async def logprobs(self, transitions: TransitionBatch) -> list[FloatArray]:
         """Those recorded: a script has no weights that change."""
@@ -96,8 +104,13 @@ class ScriptedLearner:
         return self._sampler.policy_version
 
     async def save(self, folder: Path) -> None:
-        """Writes the counters."""
-        state = {"steps": self.steps, "references": self.references, "policy_version": self._sampler.policy_version}
+        """Writes the counters and the value."""
+        state = {
+            "steps": self.steps,
+            "references": self.references,
+            "policy_version": self._sampler.policy_version,
+            "value": self.value,
+        }
         await asyncio.to_thread(_write, folder, json.dumps(state))
 
     async def load(self, folder: Path) -> None:
@@ -109,9 +122,11 @@ class ScriptedLearner:
         try:
             state = json.loads(await asyncio.to_thread((folder / _FILE).read_text))
             counters = int(state["steps"]), int(state["references"]), int(state["policy_version"])
+            value = float(state["value"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"The checkpoint in {folder} cannot be read: {error}") from error
         self.steps, self.references, self._sampler.policy_version = counters
+        self.value = value
 
     async def export(self, folder: Path) -> None:
         """Writes what `save` writes: there are no weights."""
@@ -222,7 +237,9 @@ class ScriptedFactory:
     """
 
     def __init__(self, script: Script, *, capabilities: Capabilities | None = None) -> None:
-        self.capabilities = capabilities or Capabilities()
+        self.capabilities = capabilities or Capabilities(
+            estimator_levels=frozenset({"transition", "token"}), values=True
+        )
         self.created: list[ScriptedBackend] = []
         """Every backend made so far."""
         self._script = script

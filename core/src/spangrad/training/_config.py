@@ -298,6 +298,8 @@ class AlgorithmTable(Table):
     there are corrections; else sampler."""
     corrections: list[NamedTable] = Field(default_factory=list)
     """What makes up for a sampler other than the policy at the start of the step."""
+    critic: dict[str, Any] | None = None
+    """How the value is learnt that an estimator goes by; the options are those of `CriticSettings`."""
     max_staleness: Count | None = None
     """Calls answered by a policy more versions older than this are left out; every update makes a version."""
 

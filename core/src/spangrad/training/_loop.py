@@ -14,6 +14,7 @@ from spangrad.lightningrl import AdvantageReport
 from spangrad.training._checkpoint import POLICIES, RunState, read_state, save_checkpoint
 from spangrad.training._clock import Clock
 from spangrad.training._collection import StopRequestedError, collect, settle
+from spangrad.training._critic import values_of
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._failure_figures import failure_figures
 from spangrad.training._metrics import MetricsFile
@@ -27,7 +28,7 @@ from spangrad.training._summary import RunSummary
 from spangrad.training._update_figures import shown_figures, update_figures
 from spangrad.training._updates import update_batches
 from spangrad.training._warm_start import demonstrated, imitation_batches, ramped
-from spangrad.transitions import LedgerEntry, Reason
+from spangrad.transitions import LedgerEntry, Reason, TransitionBatch
 
 
 class Trainer:
@@ -193,11 +194,7 @@ class Trainer:
         ):
             if what:
                 self._display.line(f"Step {step}: {what}")
-        report = self._session.preparation.algorithm.compute(
-            rollouts.batch,
-            max_sequence=self._session.max_sequence,
-            memory=self._state.memory,
-        )
+        report = await self._estimate(rollouts.batch)
         if too_many_failed(collection, self._config.training.max_failed):
             count = len(collection.results)
             self._display.line(f"Step {step} is not trained on: {collection.failed} of {count} rollouts failed")
@@ -214,6 +211,15 @@ class Trainer:
         self._state = replace(self._state, step=step, memory=dict(report.memory), position=rollouts.position)
         self._record(step, rollouts, report, updates)
         self._show_done()
+
+    async def _estimate(self, batch: TransitionBatch) -> AdvantageReport:
+        """Advantages of the step, by the values of the weights that are about to be updated where the estimator wants them."""
+        algorithm = self._session.preparation.algorithm
+        with self._clock.phase("learning"):
+            values = await values_of(self._learners, algorithm, batch)
+        return algorithm.compute(
+            batch, max_sequence=self._session.max_sequence, values=values, memory=self._state.memory
+        )
 
     async def _learn(self, step: int, report: AdvantageReport) -> list[tuple[str, UpdateReport]]:
         """One or more optimiser steps of each policy; groups stay whole. No step at all of one that has no advantage."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Literal, TypeVar, cast
 
-from spangrad.backend import CORRECTIONS, LOSSES, Capabilities, KlForm, KlTerm, LossSettings
+from spangrad.backend import CORRECTIONS, LOSSES, Capabilities, CriticSettings, KlForm, KlTerm, LossSettings
 from spangrad.errors import ConfigError
 from spangrad.lightningrl import configured
 from spangrad.training._config import NamedTable, TrainConfig
@@ -30,6 +30,7 @@ def loss_settings(loaded: LoadedConfig) -> LossSettings:
         kl=None if kl is None else configured("KL term", kl.name, partial(KlTerm, cast("KlForm", kl.name)), kl.options),
         entropy_bonus=table.entropy_bonus,
         corrections=tuple(_named("correction", correction, CORRECTIONS) for correction in table.corrections),
+        critic=configured("table", "critic", CriticSettings, table.critic or {}),
     )
 
 

@@ -18,9 +18,10 @@ from spangrad.plugins import Plugins
 from spangrad.rollouts import OVERLONG, Agent, Judges, Task, load_agent
 from spangrad.training._config import TrainConfig
 from spangrad.training._credit import credit_assigner
+from spangrad.training._critic import critic_conflicts
 from spangrad.training._judges import load_judges
 from spangrad.training._loaded_config import LoadedConfig, config_error, load_config
-from spangrad.training._loss import loss_conflicts, loss_settings
+from spangrad.training._loss import Problem, loss_conflicts, loss_settings
 from spangrad.training._policies import policy_conflicts, wants_initial
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
@@ -150,6 +151,8 @@ def checked_parts(
     algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
     problems += _located(loaded, policy_conflicts(loaded.config, loaded.config.backend, factory.capabilities))
     loss = _collect(problems, lambda: loss_settings(loaded))
+    if algorithm is not None and loss is not None:
+        problems += _located(loaded, critic_conflicts(loaded.config, algorithm, loss.critic))
     if loss is not None:
         problems += conflicts(factory, options)
     if problems or algorithm is None:
@@ -195,7 +198,7 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
         component_weights=RewardWeights(loaded.config.rewards.weights),
     )
     needs = comparison.requirements
-    if loaded.config.training.refill_rounds and (needs.memory or needs.among != "task"):
+    if loaded.config.training.refill_rounds and (needs.memory or needs.values or needs.among != "task"):
         with _blamed_on(loaded, "training", "refill_rounds"):
             raise ConfigError(
                 f"{estimator.name} learns from groups of equal returns too, so none has to be replaced; it would do nothing",
@@ -205,6 +208,7 @@ def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) 
         algorithm.check(
             rollouts_per_task=loaded.config.training.rollouts_per_task,
             estimator_levels=factory.capabilities.estimator_levels,
+            values=factory.capabilities.values,
         )
     return algorithm
 
@@ -235,7 +239,7 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
     """Settings that are fine one by one, but contradict each other or would do nothing."""
     config = loaded.config
     training = config.training
-    found: list[tuple[tuple[str, ...], str]] = []
+    found: list[Problem] = []
     if config.policy.endpoint is not None and config.warm_start is not None:
         found.append(
             (("warm_start",), "the endpoint would not see the warm-started model; it would do nothing to the rollouts")
@@ -265,15 +269,15 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
     return _located(loaded, found)
 
 
-def _located(loaded: LoadedConfig, found: Iterable[tuple[tuple[str, ...], str]]) -> list[str]:
-    """Problems of settings, with their places."""
+def _located(loaded: LoadedConfig, found: Iterable[Problem]) -> list[str]:
+    """The problems with the settings' names and places."""
     return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]
 
 
-def _failure_conflicts(config: TrainConfig) -> list[tuple[tuple[str, ...], str]]:
+def _failure_conflicts(config: TrainConfig) -> list[Problem]:
     """What contradicts how failures and length are to be rewarded."""
     weights, judge = config.rewards.weights, config.rewards.judge
-    found: list[tuple[tuple[str, ...], str]] = [
+    found: list[Problem] = [
         (("failures", kind.value), f"rewards.weights has no weight for {FAILURE_REWARD!r}, the penalty's name")
         for kind, policy in config.failures.policies().by_kind.items()
         if policy.treatment is Treatment.PENALISE and weights and FAILURE_REWARD not in weights

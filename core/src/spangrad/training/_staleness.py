@@ -26,24 +26,12 @@ def without_stale(report: AdvantageReport, versions: Mapping[str, int], max_stal
         return report
     ages = np.array([versions[t.policy] - t.policy_version for t in report.batch.transitions], dtype=np.int64)
     stale = report.trained & (ages > max_staleness)
-    kept = report.trained & ~stale
-    metrics = {
-        **report.metrics,
-        "stale": int(stale.sum()),
-        "trained_transitions": int(kept.sum()),
-        "trained_rollouts": len(set(report.batch.rollout_index[kept].tolist())) if len(ages) else 0,
-    }
+    left = report.leaving_out(stale, Reason.STALE)
+    metrics = {**left.metrics, "stale": int(stale.sum())}
     if not stale.any():
-        return replace(report, metrics=metrics)
+        return replace(left, metrics=metrics)
     warning = (
         f"{int(stale.sum())} of {len(ages)} calls were answered by a policy more than {max_staleness} versions old "
         "and were left out"
     )
-    return replace(
-        report,
-        advantages=np.where(stale, 0.0, report.advantages),
-        token_weights=np.where(stale, 0.0, report.token_weights),
-        reasons=tuple(Reason.STALE if old else reason for reason, old in zip(report.reasons, stale, strict=True)),
-        metrics=metrics,
-        warnings=(*report.warnings, warning),
-    )
+    return replace(left, metrics=metrics, warnings=(*report.warnings, warning))

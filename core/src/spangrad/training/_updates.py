@@ -11,7 +11,7 @@ from spangrad.lightningrl import AdvantageReport
 from spangrad.training._config import TrainConfig
 from spangrad.training._loss import proximal_policy
 from spangrad.training._warm_start import ramped
-from spangrad.transitions import BoolArray
+from spangrad.transitions import BoolArray, FloatArray
 
 
 async def update_batches(
@@ -46,9 +46,16 @@ async def update_batches(
             token_weights=report.token_weights[share] * training.updates_per_step,
             proximal=proximal,
             loss=loss,
+            token_advantages=_rows(report.token_advantages, share),
+            value_targets=None if report.value_targets is None else report.value_targets.select(share),
         )
         for share, proximal in zip(shares, compared, strict=True)
     ]
+
+
+def _rows(rows: Sequence[FloatArray] | None, share: BoolArray) -> list[FloatArray] | None:
+    """The rows of a share of the transitions."""
+    return None if rows is None else [row for row, kept in zip(rows, share, strict=True) if kept]
 
 
 async def _at_the_start(learner: Learner, report: AdvantageReport, shares: Sequence[BoolArray]) -> list[Proximal]:

@@ -27,6 +27,7 @@ from spangrad.transitions._transition import (
     Transition,
     TransitionBatch,
 )
+from spangrad.transitions._value_targets import ValueTargets
 
 __all__ = [
     "FAILURE_REWARD",
@@ -60,6 +61,7 @@ __all__ = [
     "Transition",
     "TransitionBatch",
     "Treatment",
+    "ValueTargets",
     "components_of",
     "extract",
     "fate_of",

@@ -15,6 +15,7 @@ from spangrad_torch.losses._likelihood import negative_log_likelihood, reinforce
 from spangrad_torch.losses._policy_loss import TokenLosses, policy_losses
 from spangrad_torch.losses._ratio import log_ratio
 from spangrad_torch.losses._sapo import sapo
+from spangrad_torch.losses._value import value_loss
 
 __all__ = [
     "TokenLosses",
@@ -39,4 +40,5 @@ __all__ = [
     "sum_over_actions",
     "token_ratio",
     "truncated_is",
+    "value_loss",
 ]

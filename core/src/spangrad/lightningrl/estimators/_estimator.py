@@ -21,12 +21,16 @@ class Requirements:
     """Units a comparison needs for any signal; smaller groups are dropped and counted."""
     among: Literal["task", "batch", "agent"] = "task"
     """Whether the rollouts of one task are compared with each other, or all rollouts of the batch, or all calls of one agent."""
-    level: Literal["transition"] = "transition"
+    level: Literal["transition", "token"] = "transition"
     """What one advantage belongs to; the backend must list it in its `Capabilities.estimator_levels`."""
     components: bool = False
     """Every reward component is compared by itself."""
     memory: bool = False
     """The baseline is remembered from earlier steps (`RememberingEstimator`), so equal returns have something to tell too."""
+    values: bool = False
+    """It goes by a learnt value (`ValueEstimator`), which the backend must have; it compares no rollouts."""
+    averages: bool = True
+    """It takes means over rollouts or calls, so what counts once in them makes a difference."""
     whole_rollouts: bool = False
     """The formula holds for rollouts only: with a call as the unit of statistics it would be another one."""
 
@@ -42,6 +46,9 @@ class Requirements:
             yield "rewards by name"
         if self.memory:
             yield "a baseline kept from step to step"
+        if self.values:
+            yield "values, from the backend"
+            yield "credit and per_agent left out (it compares no calls)"
         if self.whole_rollouts:
             yield 'statistics = "rollout"'
         if self.among == "agent":
