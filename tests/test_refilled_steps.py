@@ -162,6 +162,7 @@ def test_the_documented_recipe_of_dapo_is_valid_and_whole(half_telling: Project)
     ("settings", "complaint"),
     [
         (["algorithm.estimator=rae"], "rae learns from groups of equal returns too"),
+        (["algorithm.estimator=gae"], "gae learns from groups of equal returns too"),
         (["algorithm.estimator=reinforce_pp"], "reinforce_pp learns from groups of equal returns too"),
         (
             ["training.tasks_per_step=16"],
