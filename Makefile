@@ -34,7 +34,7 @@ $(BIN)/.installed: core/pyproject.toml backends/torch/pyproject.toml integration
 $(BIN)/.installed-tests: $(BIN)/.installed $(wildcard integrations/*/pyproject.toml) $(wildcard examples/*/requirements.txt)
 	@echo "== Installing what the tests need: the frameworks, and what the examples use"
 	$(BIN)/python -m pip install --quiet $(PACKAGES) $(FRAMEWORKS) $(foreach file,$(wildcard examples/*/requirements.txt),-r $(file)) \
-		--group core/pyproject.toml:test --group pyproject.toml:lint \
+		--group core/pyproject.toml:test --group pyproject.toml:lint --group pyproject.toml:parallel \
 		$(foreach name,autogen langchain openai openai_agents,--group integrations/$(name)/pyproject.toml:test)
 	@touch $@
 
@@ -44,7 +44,7 @@ train: $(BIN)/.installed
 
 test: $(BIN)/.installed-tests
 	@echo "== Running the tests"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(BIN)/.installed-tests
 	$(BIN)/ruff check .
