@@ -26,7 +26,7 @@ class GAE:
     """A_k = sum over l of (gamma lam)^l delta_(k+l), delta_k = r_k + gamma V_(k+1) - V_k (arXiv 1506.02438, equations 11, 16).
 
     With the level "transition" a whole call is one action and V is the value before its first token, as in Turn-PPO (arXiv
-    2512.17008). With "token" every sampled token is one (PPO, arXiv 1707.06347, as language models use it): the token after a call's last
+    2512.17008; known to us from summaries). With "token" every sampled token is one (PPO, arXiv 1707.06347, as language models use it): the token after a call's last
     one is the first of the next step's call, whatever prompt lies between. A call's reward is that of its last token. After the
     deepest step comes the rollout's reward and nothing else: the rollout has ended.
 
