@@ -18,7 +18,7 @@ from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._policies import serving_versions
 from spangrad.training._progress import Phase
 from spangrad.training._session import Session
-from spangrad.transitions import RULE_SOURCE, Done, Extraction, LedgerEntry, Transition, extract, leftovers
+from spangrad.transitions import RULE_SOURCE, Call, Done, Extraction, LedgerEntry, Transition, extract, leftovers
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ def settle(session: Session, entries: Iterable[LedgerEntry], step: int) -> list[
     """Writes the ledger of a finished collection, so that every call there is has its row.
 
     Args:
-        session: the run; none of its rollouts is under way.
+        session: the run; none of its rollouts is under way, but those of a later step.
         entries: what became of the collection's calls.
         step: the training step they belong to.
 
@@ -161,10 +161,17 @@ def settle(session: Session, entries: Iterable[LedgerEntry], step: int) -> list[
         The rows of calls that belong to no collected rollout: orphans, and calls made after their rollout had ended.
     """
     session.store.add_ledger([replace(entry, step=step) for entry in entries])
-    rest = leftovers(session.store.unsettled_calls(), step)
+    rest = leftovers(
+        [call for call in session.store.unsettled_calls() if not _is_of_a_later_step(session, call, step)], step
+    )
     if rest:
         session.store.add_ledger(rest)
     return rest
+
+
+def _is_of_a_later_step(session: Session, call: Call, step: int) -> bool:
+    record = None if call.rollout_id is None else session.store.rollout(call.rollout_id)
+    return record is not None and record.phase == "train" and record.step is not None and record.step > step
 
 
 async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
@@ -192,8 +199,7 @@ def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
     if record is None or record.status in _UNFINISHED or session.preparation.failures.retries(record):
         return None
     calls = session.store.calls(record.rollout_id, record.attempt)
-    present = serving_versions(session.preparation.config, session.backend)
-    if any(call.policy_version not in {None, present.get(call.policy)} for call in calls if call.policy is not None):
+    if not all(_by_the_present_policy(session, call) for call in calls):
         return None
     output = json.loads(record.output) if record.output else None
     rewards = tuple(session.store.rewards(record.rollout_id, record.attempt))
@@ -205,6 +211,15 @@ def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
         weights=session.preparation.judges.weights,
         unlinked=_unlinked(session, record),
     )
+
+
+def _by_the_present_policy(session: Session, call: Call) -> bool:
+    """Whether the call would be answered by the same policy now, or one of before the last step where rollouts overlap it."""
+    training = session.preparation.config.training
+    if call.policy is None or call.policy_version is None:
+        return True
+    present = serving_versions(session.preparation.config, session.backend)[call.policy]
+    return present - training.updates_per_step * training.overlap <= call.policy_version <= present
 
 
 def _unlinked(session: Session, record: RolloutRecord) -> int:

@@ -317,6 +317,8 @@ class TrainingTable(Table):
     """How often at most a step draws further tasks in the place of groups that have nothing to tell; 0 never does."""
     learning_rate: Rate = 1e-5
     ramp_steps: Count = 0
+    overlap: bool = False
+    """The rollouts of the next step run while this one is learnt from, with the policy of before or of in between."""
     checkpoint_every: Positive = 5
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A step in which more than this share of rollouts did not succeed is not trained on, whatever is done about them."""

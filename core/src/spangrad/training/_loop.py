@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +21,11 @@ from spangrad.training._failure_figures import failure_figures
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
+from spangrad.training._rollout_stream import RolloutStream
 from spangrad.training._session import Session
 from spangrad.training._staleness import without_stale
 from spangrad.training._step_checks import missing_agents, missing_rewards, unlinked_work
-from spangrad.training._step_rollouts import StepRollouts, StepSampler, too_many_failed
+from spangrad.training._step_rollouts import StepRollouts, too_many_failed
 from spangrad.training._summary import RunSummary
 from spangrad.training._update_figures import shown_figures, update_figures
 from spangrad.training._updates import update_batches
@@ -52,6 +54,7 @@ class Trainer:
         self._saved: RunState | None = None
         self._counts: Counter[str] = Counter()
         self._late: Mapping[str, int] = {}
+        self._stream = RolloutStream(session, display, self._clock, stop)
 
     async def run(self) -> RunSummary:
         """Trains from where the run's folder stands to the end; returns what came of it.
@@ -79,6 +82,7 @@ class Trainer:
                     await self._evaluate(step)
             after = await self._evaluate(training.steps)
         finally:
+            await self._stream.close()
             await self._save()
         for name, learner in self._learners.items():
             await learner.export(self._session.folder.model_of(name, self._learners))
@@ -182,8 +186,10 @@ class Trainer:
         position = self._state.position
         if position is None:
             position = (step - 1) * self._config.training.tasks_per_step
-        with self._clock.phase("rollouts"), self._display.phase(f"step {step} rollouts", 0) as phase:
-            rollouts = await StepSampler(self._session, step, phase, self._stop).run(position)
+        rollouts = await self._stream.of(step, position)
+        learning_since = time.monotonic()
+        if self._config.training.overlap and step < self._config.training.steps:
+            self._stream.begin(step + 1, rollouts.position)
         collection = rollouts.collection
         judges = self._session.preparation.judges
         for what in (
@@ -209,7 +215,7 @@ class Trainer:
             await self._learners[name].publish()
         self._settle([*collection.excluded, *rollouts.discarded, *collection.annotated(report.ledger(step))], step)
         self._state = replace(self._state, step=step, memory=dict(report.memory), position=rollouts.position)
-        self._record(step, rollouts, report, updates)
+        self._record(step, rollouts, report, updates, self._stream.idle_since(learning_since))
         self._show_done()
 
     async def _estimate(self, batch: TransitionBatch) -> AdvantageReport:
@@ -236,6 +242,7 @@ class Trainer:
         rollouts: StepRollouts,
         report: AdvantageReport,
         updates: Sequence[tuple[str, UpdateReport]],
+        sampler_idle: float,
     ) -> None:
         collection = rollouts.collection
         rewards = collection.rewards
@@ -263,6 +270,7 @@ class Trainer:
             sampled_tokens=collection.sampled_tokens,
             rules=collection.rules,
             rollout_seconds=collection.seconds,
+            idle={"learner_seconds": self._stream.waited, "sampler_seconds": sampler_idle},
             updates=[update_figures(name, update) for name, update in updates],
             lightningrl=dict(report.metrics),
         )

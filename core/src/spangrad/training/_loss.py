@@ -39,7 +39,7 @@ def proximal_policy(config: TrainConfig) -> Literal["sampler", "step_start"]:
     table = config.algorithm
     if table.proximal is not None:
         return table.proximal
-    sampled_by_these_weights = config.policy.endpoint is None and config.training.updates_per_step == 1
+    sampled_by_these_weights = not _older_samples(config) and config.training.updates_per_step == 1
     return "step_start" if sampled_by_these_weights or table.corrections else "sampler"
 
 
@@ -63,12 +63,12 @@ class _Situation:
         sampling = config.sampling
         self._table = config.algorithm
         self._loss = loss
-        self._outside = config.policy.endpoint is not None
+        self._older = _older_samples(config)
         self._several = config.training.updates_per_step > 1
         self._proximal = proximal_policy(config)
         self._by_p = sampling.top_p < 1
         self._truncated = self._by_p or sampling.top_k > 0
-        self._differs = self._outside or mismatch
+        self._differs = self._older or mismatch
         """Whether the weights at the start of the step may give other log-probabilities than were recorded."""
 
     def idle(self) -> Iterator[Problem]:
@@ -81,7 +81,7 @@ class _Situation:
                 yield ("algorithm", "proximal"), "the sampler has the weights of the step's start; it would do nothing"
         elif policy.uses_ratio and not self._several and self._proximal == "step_start":
             yield from self._ratio_of_one()
-        if table.max_staleness is not None and not self._outside:
+        if table.max_staleness is not None and not self._older:
             key = ("algorithm", "max_staleness")
             yield key, "every call is answered by the present policy; it would do nothing"
         if table.corrections and not self._differs and not (self._several and not policy.uses_ratio):
@@ -107,6 +107,11 @@ class _Situation:
             key = ("sampling", "top_p" if self._by_p else "top_k")
             cure = "" if self._table.corrections else ', or set algorithm.proximal = "step_start"'
             yield key, f"the loss compares with the sampler's whole distribution, which this cuts; leave it out{cure}"
+
+
+def _older_samples(config: TrainConfig) -> bool:
+    """Whether the policy that sampled may be an older one than that at the start of the step."""
+    return config.policy.endpoint is not None or config.training.overlap
 
 
 def _not_honoured(config: TrainConfig, capabilities: Capabilities) -> Iterator[Problem]:

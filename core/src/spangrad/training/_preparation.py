@@ -256,6 +256,12 @@ def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[s
     if training.refill_rounds and training.tasks_per_step == tasks:
         found.append((("training", "refill_rounds"), "a step takes all tasks there are, so no other could be drawn"))
     found += _failure_conflicts(config)
+    bound = config.algorithm.max_staleness
+    if training.overlap and bound is not None and bound < training.updates_per_step:
+        what = f"with overlap a call is answered by a policy up to {training.updates_per_step} versions older; raise it"
+        found.append((("algorithm", "max_staleness"), what))
+    if training.overlap and training.steps < 2:  # noqa: PLR2004 - there is no next step then
+        found.append((("training", "overlap"), "there is no step after the first; it would do nothing"))
     if config.algorithm.per_agent and _one_agent(config):
         found.append((("algorithm", "per_agent"), "policy.train names one agent only; it would do nothing"))
     if config.evaluation.every and not config.tasks.heldout:
