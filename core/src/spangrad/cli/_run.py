@@ -82,12 +82,14 @@ def run(
         loaded = configured(config, {"the agent": agent, **given}, overrides)
     else:
         loaded = _unconfigured(agent, given, concurrency, timeout, overrides)
-    preparation = prepare_rehearsal(loaded, _tasks(loaded, task, tasks, configured=config is not None), load_plugins())
+    preparation = prepare_rehearsal(
+        loaded, lambda: _tasks(loaded, task, tasks, configured=config is not None), load_plugins(), port=port
+    )
     name = preparation.config.name if config is None else f"{preparation.config.name}-rehearsal"
     display = progress_display(Console(stderr=True))
     try:
         folder, rows = asyncio.run(
-            rehearse(preparation, lambda: new_run_folder(runs, name), display, rollouts_per_task=rollouts, port=port)
+            rehearse(preparation, lambda: new_run_folder(runs, name), display, rollouts_per_task=rollouts)
         )
     except StopRequestedError:
         display.line(f"Stopped; what was finished is kept under {runs}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from spangrad.errors import PluginError
+from spangrad.lightningrl._builtins import name_of
 from spangrad.lightningrl._comparison import Comparison
 from spangrad.lightningrl._compatibility import check_compatible
 from spangrad.lightningrl._components import component_batches, component_warnings
@@ -31,6 +32,8 @@ class LightningRL:
     grouping: Grouping = field(default_factory=Grouping)
     component_weights: RewardWeights = field(default_factory=RewardWeights)
     """Of rewards by name, for an estimator that compares each by itself; others get the sum, which is weighted already."""
+    names: tuple[str, str] | None = None
+    """What the configuration calls assigner and estimator, for messages; None where nothing else than their classes tells."""
 
     def check(self, *, rollouts_per_task: int, estimator_levels: Collection[str] = ("transition",)) -> None:
         """Refuses a configuration that the estimator could not learn from, or in which a setting would do nothing.
@@ -46,6 +49,7 @@ class LightningRL:
             self.credit,
             self.estimator,
             self.grouping,
+            names=self._names,
             rollouts_per_task=rollouts_per_task,
             estimator_levels=estimator_levels,
         )
@@ -90,6 +94,10 @@ class LightningRL:
             memory=after,
         )
 
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.names or (name_of(self.credit), name_of(self.estimator))
+
     def _token_weights(self, batch: TransitionBatch) -> FloatArray:
         """(T,) each policy has a loss of its own, and what weighs the same does so within it."""
         weights = np.zeros(len(batch))
@@ -103,7 +111,7 @@ class LightningRL:
         needs, own_groups = self.estimator.requirements, needs_of(self.credit).own_groups
         return (
             *step_warnings(batch, groups, reasons, needs.min_group, own_groups=own_groups),
-            *credit_warnings(self.credit, batch),
+            *credit_warnings(self.credit, batch, name=self._names[0]),
             *(component_warnings(batch) if needs.components else ()),
         )
 
@@ -123,7 +131,7 @@ class LightningRL:
     def _credited(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
         made = self.credit.comparisons(batch)
         for comparison in made:
-            _checked("credit assigner", self.credit, comparison.returns, len(batch))
+            _checked("credit assigner", self._names[0], comparison.returns, len(batch))
         return made
 
     def _estimated(
@@ -136,10 +144,10 @@ class LightningRL:
             after = dict(estimator.memory_after(comparisons, memory))
         else:
             advantages, after = estimator.advantages(comparisons), {}
-        return _checked("advantage estimator", estimator, advantages, len(comparisons[0].returns)), after
+        return _checked("advantage estimator", self._names[1], advantages, len(comparisons[0].returns)), after
 
 
-def _checked(noun: str, plugin: object, values: FloatArray, count: int) -> FloatArray:
+def _checked(noun: str, name: str, values: FloatArray, count: int) -> FloatArray:
     """The values a plug-in gave, as float64, if they are one finite number per transition."""
     result = np.asarray(values, dtype=np.float64)
     if result.shape != (count,):
@@ -149,7 +157,7 @@ def _checked(noun: str, plugin: object, values: FloatArray, count: int) -> Float
     else:
         return result
     raise PluginError(
-        f"The {noun} {type(plugin).__name__} {problem}",
+        f"The {noun} {name!r} {problem}",
         cure=f"This is a mistake in that {noun}; report it to its authors or choose another",
     )
 

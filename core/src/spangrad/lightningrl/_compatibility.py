@@ -16,16 +16,25 @@ def check_compatible(
     estimator: AdvantageEstimator,
     grouping: Grouping,
     *,
+    names: tuple[str, str],
     rollouts_per_task: int,
     estimator_levels: Collection[str],
 ) -> None:
     """See `LightningRL.check`; the first problem found is raised.
 
+    Args:
+        credit: the credit assigner.
+        estimator: the advantage estimator.
+        grouping: who is compared with whom beyond that.
+        names: what the configuration calls assigner and estimator.
+        rollouts_per_task: as for `LightningRL.check`.
+        estimator_levels: likewise.
+
     Raises:
         ConfigError: they do not.
         PluginError: the estimator declares what it does not have.
     """
-    needs, name = estimator.requirements, type(estimator).__name__
+    needs, (credit_name, name) = estimator.requirements, names
     if needs.memory != isinstance(estimator, RememberingEstimator):
         raise PluginError(
             f"The advantage estimator {name} declares memory = {needs.memory}, and its methods say otherwise",
@@ -34,7 +43,7 @@ def check_compatible(
     for problem in (
         *_too_few(needs, name, rollouts_per_task),
         *_against_the_grouping(needs, name, grouping),
-        *_against_the_credit(needs, name, credit),
+        *_against_the_credit(needs, name, credit, credit_name),
         *_against_the_backend(needs, name, estimator_levels),
     ):
         raise problem
@@ -63,18 +72,25 @@ def _against_the_grouping(needs: Requirements, name: str, grouping: Grouping) ->
         )
 
 
-def _against_the_credit(needs: Requirements, name: str, credit: CreditAssigner) -> Iterator[ConfigError]:
+def _against_the_credit(
+    needs: Requirements, name: str, credit: CreditAssigner, credit_name: str
+) -> Iterator[ConfigError]:
     wants = needs_of(credit)
     if needs.among != "task" and wants.own_groups:
         yield ConfigError(
-            f"{type(credit).__name__} compares calls made in the same state, but {name} would compare them with all others",
+            f"{credit_name} compares calls made in the same state, but {name} would compare them with all others",
             cure="Choose an estimator that compares within groups, such as grpo or dr_grpo",
         )
     if needs.components and wants.scores:
         yield ConfigError(
-            f"{name} asks the credit assigner once for each reward, and {type(credit).__name__} would count the states' "
+            f"{name} asks the credit assigner once for each reward, and {credit_name} would count the states' "
             "scores as many times",
             cure="Choose an estimator of the rewards' sum, such as grpo, or another credit assigner",
+        )
+    if needs.no_losses and wants.losses:
+        yield ConfigError(
+            f"{credit_name} takes off for steps back, and {name} cannot take a return below 0",
+            cure="Choose grpo, dr_grpo or rloo, or another credit assigner",
         )
 
 

@@ -23,7 +23,7 @@ from spangrad.errors import RewardError
 from spangrad.gateway import Gateway
 from spangrad.rollouts._agents import Agent, CommandAgent
 from spangrad.rollouts._command import run_command
-from spangrad.rollouts._failure import failure
+from spangrad.rollouts._failure import failure, no_call
 from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._judges import Judged, Judges
 from spangrad.rollouts._lanes import Lanes, Outcome
@@ -67,6 +67,7 @@ class AttemptRunner:
             GatewayError: the attempt was run before, or the gateway is not running.
             asyncio.CancelledError: the caller was cancelled; the attempt is recorded as lost.
         """
+        orphans = self.gateway.orphan_calls
         access = self.gateway.open_rollout(job.rollout_id, attempt, sampling=job.sampling)
         given = RewardList(job.rollout_id)
         scope = RolloutScope(
@@ -81,7 +82,7 @@ class AttemptRunner:
         record = _running(job, attempt)
         try:
             await asyncio.to_thread(self.store.save_rollout, record)
-            ending = await self._play(job, scope, given)
+            ending = await self._play(job, scope, given, orphans)
             return await asyncio.to_thread(self._record, job, record, ending, given.close())
         except asyncio.CancelledError:
             # Nothing may be awaited any more, so this one write happens on the loop's own thread.
@@ -91,7 +92,8 @@ class AttemptRunner:
         finally:
             self.gateway.close_rollout(job.rollout_id, attempt)
 
-    async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList) -> _Ending:
+    async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList, orphans: int) -> _Ending:
+        """How the agent ends, and what it is judged; `orphans` is how many calls without a rollout there had been before."""
         try:
             outcome = await self._run_agent(job, scope)
         finally:
@@ -104,7 +106,7 @@ class AttemptRunner:
         if outcome.error is not None:
             return _Ending(RolloutStatus.FAILED, failure("The agent", outcome.error))
         if tally.calls == 0:
-            what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
+            what = no_call(self.gateway.orphan_calls - orphans)
             return _Ending(RolloutStatus.NO_CALL, what, outcome.value)
         return await self._judged(job, finished_rollout(job, scope.attempt, outcome.value), scope, given)
 

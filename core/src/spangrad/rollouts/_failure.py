@@ -21,6 +21,24 @@ def failure(who: str, error: BaseException) -> str:
     return f"{said} ({place})" if place else said
 
 
+def no_call(orphans: int) -> str:
+    """Why a rollout came to an end without a call.
+
+    Args:
+        orphans: calls that named no rollout and came while it ran; they may be its own, or those of one beside it.
+    """
+    if not orphans:
+        return (
+            "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url, not an "
+            "address or answers of its own"
+        )
+    return (
+        f"The agent made no call that names its rollout, and {orphans} that name none came while it ran: in one process, a "
+        'client tells which rollout it calls for only with the integration (pip install "spangrad[openai]"), or where it is '
+        "made with the rollout's base_url and api_key; or give the agent as a command line"
+    )
+
+
 def user_place(error: BaseException) -> str:
     """The place ("FILE, line N") of the innermost frame in the user's own code; empty when there is none."""
     frames = [

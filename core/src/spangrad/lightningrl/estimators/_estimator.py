@@ -27,6 +27,8 @@ class Requirements:
     """Every reward component is compared by itself."""
     memory: bool = False
     """The baseline is remembered from earlier steps (`RememberingEstimator`), so equal returns have something to tell too."""
+    no_losses: bool = False
+    """It cannot take returns below 0."""
     whole_rollouts: bool = False
     """The formula holds for rollouts only: with a call as the unit of statistics it would be another one."""
 
@@ -42,6 +44,8 @@ class Requirements:
             yield "rewards by name"
         if self.memory:
             yield "a baseline kept from step to step"
+        if self.no_losses:
+            yield "no return below 0"
         if self.whole_rollouts:
             yield 'statistics = "rollout"'
         if self.among == "agent":
