@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from spangrad.errors import ConfigError, PluginError
-from spangrad.lightningrl._builtins import AdvantageEstimatorFactory, builtin_estimators, configured
+from spangrad.lightningrl._builtins import AdvantageEstimatorFactory, builtin_estimators, configured, name_of
 from spangrad.lightningrl._grouping import Grouping
-from spangrad.lightningrl.credit import CreditAssigner, needs_of
+from spangrad.lightningrl.credit import CreditAssigner, CreditNeeds, Sum, needs_of
 from spangrad.lightningrl.estimators import AdvantageEstimator, RememberingEstimator, Requirements
 
 
@@ -78,20 +78,28 @@ def _against_the_credit(
     wants = needs_of(credit)
     if needs.among != "task" and wants.own_groups:
         yield ConfigError(
-            f"{credit_name} compares calls made in the same state, but {name} would compare them with all others",
+            f"{_who(credit, credit_name, lambda part: part.own_groups)} compares calls made in the same state, but {name} would compare them with all others",
             cure="Choose an estimator that compares within groups, such as grpo or dr_grpo",
         )
     if needs.components and wants.scores:
         yield ConfigError(
-            f"{name} asks the credit assigner once for each reward, and {credit_name} would count the states' "
+            f"{name} asks the credit assigner once for each reward, and {_who(credit, credit_name, lambda part: part.scores)} would count the states' "
             "scores as many times",
             cure="Choose an estimator of the rewards' sum, such as grpo, or another credit assigner",
         )
     if needs.no_losses and wants.losses:
         yield ConfigError(
-            f"{credit_name} takes off for steps back, and {name} cannot take a return below 0",
+            f"{_who(credit, credit_name, lambda part: part.losses)} takes off for steps back, and {name} cannot take a return below 0",
             cure="Choose grpo, dr_grpo or rloo, or another credit assigner",
         )
+
+
+def _who(credit: CreditAssigner, name: str, needs: Callable[[CreditNeeds], bool]) -> str:
+    """The assigner by its name; of a sum the part that has the need."""
+    if not isinstance(credit, Sum):
+        return name
+    part = next(part for part, _ in credit.of if needs(needs_of(part)))
+    return f"{_who(part, name_of(part), needs)}, a part of {name},"
 
 
 def _against_the_backend(needs: Requirements, name: str, levels: Collection[str]) -> Iterator[ConfigError]:

@@ -19,13 +19,21 @@ Problem = tuple[tuple[str, ...], str]
 """The key that is wrong, and what is wrong with it."""
 
 
-def loss_settings(loaded: LoadedConfig, problems: Problems) -> LossSettings:
+def loss_settings(loaded: LoadedConfig, problems: Problems | None = None) -> LossSettings:
     """The loss of the table [algorithm].
 
     Args:
         loaded: the settings.
         problems: gets unknown names and options, and values that cannot be; the loss goes without them.
+
+    Raises:
+        ConfigError: where nobody gathers problems, there are some.
     """
+    if problems is None:
+        problems = Problems(loaded)
+        loss = loss_settings(loaded, problems)
+        problems.check()
+        return loss
     table = loaded.config.algorithm
     loss = LossSettings(entropy_bonus=table.entropy_bonus)
     with problems.at("algorithm", "loss"):
@@ -53,19 +61,16 @@ def proximal_policy(config: TrainConfig) -> Literal["sampler", "step_start"]:
     return "step_start" if sampled_by_these_weights or table.corrections else "sampler"
 
 
-def loss_conflicts(
-    loaded: LoadedConfig, loss: LossSettings, capabilities: Capabilities, *, may_mismatch: bool
-) -> list[Problem]:
+def loss_conflicts(loaded: LoadedConfig, capabilities: Capabilities, *, may_mismatch: bool) -> list[Problem]:
     """What of the loss the backend does not honour, what contradicts something else, and what would do nothing.
 
     Args:
-        loaded: the settings.
-        loss: of `loss_settings`.
+        loaded: settings whose `loss_settings` are sound.
         capabilities: of the backend.
         may_mismatch: whether its sampler and learner may differ with the same weights.
     """
     config = loaded.config
-    situation = _Situation(config, loss, mismatch=may_mismatch)
+    situation = _Situation(config, loss_settings(loaded), mismatch=may_mismatch)
     return [*_not_honoured(config, capabilities), *situation.idle(), *situation.unusable()]
 
 

@@ -261,4 +261,4 @@ def _find_conflicts(loaded: LoadedConfig, parts: CheckedParts, problems: Problem
     factory = parts.factory
     if factory is not None and parts.loss is not None:
         mismatch = not parts.options or factory.may_mismatch(parts.options)
-        problems.extend(loss_conflicts(loaded, parts.loss, factory.capabilities, may_mismatch=mismatch))
+        problems.extend(loss_conflicts(loaded, factory.capabilities, may_mismatch=mismatch))
