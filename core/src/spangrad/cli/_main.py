@@ -30,7 +30,7 @@ RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that runs are k
 PortOption = Annotated[int, typer.Option("--port", help="Port of the gateway; 0 takes a free one.")]
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", help="A run's folder; the latest one under runs/ if left out.", show_default=False),
+    typer.Option("--run", help="A run's folder; the latest one of the folder --runs if left out.", show_default=False),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", callback=reserve_stdout, help="Print one JSON object on standard output.")

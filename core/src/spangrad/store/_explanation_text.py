@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the explanation renders itself through this module
@@ -9,6 +10,7 @@ if TYPE_CHECKING:  # the explanation renders itself through this module
     from spangrad.store._work_tree import ExplainedWork
 
 _WIDTH = 120
+_UNDECODED = ", as ids, for the tokenizer of what answered is not known"
 
 
 def render_explanation(explanation: Explanation, *, max_prompt_chars: int) -> str:
@@ -26,10 +28,12 @@ def render_explanation(explanation: Explanation, *, max_prompt_chars: int) -> st
 
 def _attempt_lines(attempt: ExplainedAttempt) -> list[str]:
     step = "" if attempt.step is None else f", step {attempt.step}"
-    lines = [f"Attempt {attempt.attempt}: {attempt.status} ({attempt.phase}{step})"]
+    unrewarded = attempt.phase == "collect" and attempt.status == "no_reward"  # where nothing was meant to be trained
+    ended = "ended, not rewarded" if unrewarded else attempt.status
+    lines = [f"Attempt {attempt.attempt}: {ended} ({attempt.phase}{step})"]
     lines.append(f"  task {attempt.task_id}, group {attempt.group_id}")
     if attempt.error:
-        lines.append(f"  error: {attempt.error}")
+        lines.append(f"  {'' if unrewarded else 'error: '}{attempt.error}")
     for reward in attempt.rewards:
         scope = "rollout" if reward.call_id is None else f"call {reward.call_id}"
         note = "" if reward.counted else "; counts for nothing: that call gave no transition"
@@ -90,6 +94,8 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
 def _prompt_lines(call: ExplainedCall, limit: int) -> list[str]:
     if call.prompt_ids is None:
         return ["prompt: token ids unknown"]
+    if not call.decoded:
+        return [f"prompt, {len(call.prompt_ids)} tokens, mask 0{_UNDECODED}:", *_ids(call.prompt_ids, limit)]
     text = call.prompt_text
     hidden = max(0, len(text) - limit)
     note = f", the first {hidden} characters not shown" if hidden else ""
@@ -98,13 +104,30 @@ def _prompt_lines(call: ExplainedCall, limit: int) -> list[str]:
 
 def _action_lines(call: ExplainedCall) -> list[str]:
     if call.action_ids is None:
-        return ["sampled: token ids unknown"]
+        return ["sampled: token ids unknown", *_told(call)]
     mask = call.mask[-1] if call.action_ids else 0
+    if not call.decoded:
+        return [
+            f"sampled, {len(call.action_ids)} tokens, mask {mask}{_UNDECODED}:",
+            *_ids(call.action_ids, len(call.action_ids)),
+            *_told(call),
+        ]
     lines = [f"sampled, {len(call.action_ids)} tokens, mask {mask}:", *_quoted(call.action_text)]
     if call.logprobs and len(call.logprobs) == len(call.action_ids):
         pairs = [f"{piece!r} {value:.3f}" for piece, value in zip(call.action_pieces, call.logprobs, strict=True)]
         lines += ["log-probabilities:", *_wrapped(pairs)]
     return lines
+
+
+def _told(call: ExplainedCall) -> list[str]:
+    return ["answered:", *_quoted(call.answer)] if call.answer else []
+
+
+def _ids(ids: Sequence[int], limit: int) -> list[str]:
+    """Token ids behind a bar, the last `limit` of them."""
+    hidden = max(0, len(ids) - limit)
+    shown = _wrapped([str(token) for token in ids[hidden:]])
+    return [f"  |{line[1:]}" for line in [*([f"  ... {hidden} more before"] if hidden else []), *shown]]
 
 
 def _quoted(text: str) -> list[str]:

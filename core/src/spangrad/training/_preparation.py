@@ -59,7 +59,12 @@ class PolicyPreparation:
         config = self.config
         names = [policy.name for policy in config.trained]
         return RunSettings(
-            config.backend, dict(self.backend_options), config.seed, names, config.model_dump(mode="json")
+            config.backend,
+            dict(self.backend_options),
+            config.seed,
+            names,
+            config.model_dump(mode="json"),
+            tokenizer_known=config.policy.endpoint is None or "model" in config.policy.model_fields_set,
         )
 
 

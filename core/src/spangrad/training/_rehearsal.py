@@ -33,6 +33,7 @@ class RehearsedRollout:
     task_id: str
     status: RolloutStatus
     error: str
+    """Empty where nothing is set up to reward it, and so nobody did."""
     reward: float | None
     calls: int
     """HTTP requests to the model."""
@@ -49,6 +50,11 @@ class RehearsedRollout:
     def failed(self) -> bool:
         """It did not end as an agent should; that nobody rewarded it is no failure."""
         return self.status not in {RolloutStatus.SUCCEEDED, RolloutStatus.NO_REWARD}
+
+    @property
+    def shown_status(self) -> str:
+        """For people, to whom "no reward" must not read as a failure where none was meant to be given."""
+        return "ended" if self.status is RolloutStatus.NO_REWARD and not self.error else self.status.value
 
     def as_json(self) -> dict[str, Any]:
         """As `spangrad run --json` prints it."""
@@ -145,7 +151,7 @@ def _rehearsed(session: Session, result: RolloutResult) -> RehearsedRollout:
         rollout_id=record.rollout_id,
         task_id=record.task_id,
         status=record.status,
-        error=record.error,
+        error="" if record.status is RolloutStatus.NO_REWARD and not _rewarding(session) else record.error,
         reward=result.reward,
         calls=len(calls),
         transitions=len(extraction.transitions) + unrewarded,
@@ -153,3 +159,9 @@ def _rehearsed(session: Session, result: RolloutResult) -> RehearsedRollout:
         agents=tuple(extraction.agents[call.call_id] for call in calls),
         output=shown_output(result),
     )
+
+
+def _rewarding(session: Session) -> bool:
+    """Whether anything is set up to give rewards, besides what the agent gives and returns itself."""
+    judges = session.preparation.judges
+    return bool(judges.function or judges.sources or judges.group or judges.weights.by_name)
