@@ -76,7 +76,7 @@ def test_for_people_it_shows_the_output_what_was_captured_and_where_to_look(prog
     assert "spangrad explain collect-0-0 --run runs/rehearsal" in lines[-1]
     explained = program.run("explain", "collect-0-0", "--run", "runs/rehearsal").stdout
     assert "Attempt 1: ended, not rewarded (collect)" in explained
-    assert "excluded: not_in_training (recorded outside a training run; nobody rewarded the rollout)" in explained
+    assert "not trained: recorded outside a training run; nobody rewarded the rollout" in explained
     assert "error" not in explained
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from spangrad.transitions import Reason
+
 if TYPE_CHECKING:  # the explanation renders itself through this module
     from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, Explanation
     from spangrad.store._work_tree import ExplainedWork
@@ -78,9 +80,7 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
     agent = f", agent {call.agent}" if call.agent else ""
     ended = f"{call.status}, finished by {call.finish_reason}" if call.finish_reason else call.status
     lines = [f"model {call.model} ({served}){agent}: {ended}"]
-    step = "" if call.step is None else f" in step {call.step}"
-    why = "" if call.fate == call.reason else f": {call.reason}"
-    lines.append(f"{call.fate}{step}{why}{f' ({call.detail})' if call.detail else ''}")
+    lines.append(_fate(call))
     lines.append(
         f"reward {_number(call.reward)}, return {_number(call.episode_return)}, advantage {_number(call.advantage)}"
     )
@@ -89,6 +89,14 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
     lines += _prompt_lines(call, max_prompt_chars)
     lines += _action_lines(call)
     return lines
+
+
+def _fate(call: ExplainedCall) -> str:
+    if call.reason == Reason.NOT_IN_TRAINING.value:  # "dropped" would read as if something were wrong
+        return f"not trained: {call.detail}"
+    step = "" if call.step is None else f" in step {call.step}"
+    why = "" if call.fate == call.reason else f": {call.reason}"
+    return f"{call.fate}{step}{why}{f' ({call.detail})' if call.detail else ''}"
 
 
 def _prompt_lines(call: ExplainedCall, limit: int) -> list[str]:
