@@ -4,6 +4,7 @@ from spangrad.capture._agent_state import AgentState, checked_score, checked_sta
 from spangrad.capture._child import child_environment
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE, scope_from_environment, scope_to_environment
 from spangrad.capture._handle import Rollout
+from spangrad.capture._ids import problem_of_id
 from spangrad.capture._reward_list import GivenReward, RewardList
 from spangrad.capture._reward_value import named_rewards, reward_value
 from spangrad.capture._rollout import RolloutBlock, rollout
@@ -38,6 +39,7 @@ __all__ = [
     "enter_state",
     "flush_spans",
     "named_rewards",
+    "problem_of_id",
     "reward_value",
     "rollout",
     "scope_from_environment",

@@ -267,3 +267,15 @@ def _find_conflicts(loaded: LoadedConfig, parts: CheckedParts, problems: Problem
     if factory is not None and parts.loss is not None:
         mismatch = not parts.options or factory.may_mismatch(parts.options)
         problems.extend(loss_conflicts(loaded, factory.capabilities, may_mismatch=mismatch))
+
+
+def settled_settings(preparation: Preparation, backend: Backend) -> list[str]:
+    """What of the loss does nothing after all, now that the model is loaded and it is known how it computes, as sentences."""
+    before = preparation.factory.may_mismatch(preparation.backend_options)
+    if not before or backend.mismatch:
+        return []
+    found = loss_conflicts(preparation.loaded, preparation.factory.capabilities, may_mismatch=False)
+    return [
+        f"Sampler and learner turn out to compute alike, so {'.'.join(key)} has no effect: {problem}"
+        for key, problem in found
+    ]

@@ -16,7 +16,7 @@ from spangrad.training._evaluation import Evaluation, evaluation, evaluation_job
 from spangrad.training._loop import Trainer
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._output import shown_output
-from spangrad.training._preparation import Preparation
+from spangrad.training._preparation import Preparation, settled_settings
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._run_file import write_whole
 from spangrad.training._run_folder import RunFolder
@@ -42,6 +42,8 @@ async def train(preparation: Preparation, open_folder: Callable[[], RunFolder], 
         async with open_session(preparation, open_folder) as session:
             folder = session.folder
             display.line(f"Gateway at {session.gateway.base_url}, run folder {folder.path}")
+            for note in settled_settings(preparation, session.backend):
+                display.line(note)
             summary = await Trainer(session, display, stop).run()
     summary.write(folder.summary)
     draw_curve(MetricsFile(folder.metrics).read(), folder.curve, title=folder.path.name)
