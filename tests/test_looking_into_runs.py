@@ -26,6 +26,22 @@ class TestWhichRun:
 
         assert "No run under runs has a checkpoint" in fail(trained_project, "export", "out")
 
+    def test_rollouts_are_listed_with_their_tasks_calls_and_agents_wherever_runs_are_kept(
+        self, trained_project: Project
+    ) -> None:
+        (trained_project.path / "runs").rename(trained_project.path / "elsewhere")
+
+        rows = trained_project.json("rollouts", "--runs", "elsewhere", "--phase", "evaluate")["rollouts"]
+
+        assert {row["task_id"] for row in rows} == {f"{a}+{b}" for a in range(10, 18) for b in range(2)}
+        assert {(row["calls"], tuple(row["agents"])) for row in rows} == {(1, ())}
+        shown = trained_project.run("rollouts", "--runs", "elsewhere").stdout
+        assert (
+            "  task 10+0  succeeded  reward 1.000  calls 1" in shown or "  task 10+0  succeeded  reward 0.000" in shown
+        )
+        assert trained_project.run("explain", rows[0]["rollout_id"], "--runs", "elsewhere").returncode == 0
+        assert trained_project.json("export", "out", "--runs", "elsewhere")["step"] == 4
+
     def test_explain_looks_for_the_rollout_in_all_runs(self, trained_project: Project) -> None:
         rollout = trained_project.json("rollouts", "--run", "runs/demo", "--phase", "train")["rollouts"][0][
             "rollout_id"

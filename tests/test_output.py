@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.conftest import Project
@@ -141,3 +142,22 @@ def test_a_reward_too_large_for_statistics_is_named_with_its_rollout(project: Pr
     assert "-> Scale rewards to a few units" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("doctor",), ("--help",), ("train", "train.toml", "--dry-run"), ("plugins", "--json")]
+)
+def test_a_full_device_is_one_line_and_no_traceback(project: Project, arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "spangrad", *arguments],
+            cwd=project.path,
+            env={**os.environ, "PYTHONPATH": str(project.path / "plugin")},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: Standard output cannot be written: No space left on device\n"

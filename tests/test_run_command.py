@@ -8,6 +8,8 @@ import sys
 import pytest
 from tests.conftest import Project
 
+from spangrad.testing import ScriptedEndpoint
+
 PROGRAM = """\
 import json, os, sys
 from openai import OpenAI
@@ -70,9 +72,32 @@ def test_for_people_it_shows_the_output_what_was_captured_and_where_to_look(prog
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert json.loads(lines[0])["question"] == "2+3"
-    assert "no_reward  reward -  calls 1  transitions 1" in lines[1]
+    assert "ended  reward -  calls 1  transitions 1" in lines[1]
     assert "spangrad explain collect-0-0 --run runs/rehearsal" in lines[-1]
-    assert program.run("explain", "collect-0-0", "--run", "runs/rehearsal").returncode == 0
+    explained = program.run("explain", "collect-0-0", "--run", "runs/rehearsal").stdout
+    assert "Attempt 1: ended, not rewarded (collect)" in explained
+    assert "not trained: recorded outside a training run; nobody rewarded the rollout" in explained
+    assert "error" not in explained
+
+
+def test_a_reward_function_that_gives_none_is_said(program: Project) -> None:
+    (program.path / "judge.py").write_text("def score(task, output):\n    return 'good'\n")
+    done = program.run("run", "--backend", "scripted", "--reward", "judge:score", "--", sys.executable, "program.py")
+    assert done.returncode == 0, done.stderr
+    assert "no_reward  reward -" in done.stdout
+    assert "What the reward function 'judge:score' returned" in done.stdout
+
+
+def test_what_an_endpoint_of_an_unknown_tokenizer_answered_is_shown_as_ids_with_its_text(program: Project) -> None:
+    with ScriptedEndpoint(lambda _: "five") as endpoint:
+        program.run("run", "--backend", "scripted", "--endpoint", endpoint.base_url, "--", sys.executable, "program.py")
+    done = program.run("explain", "collect-0-0")
+    assert "give the run --model, or policy.model" in done.stderr
+    ids = ", ".join(str(byte) for byte in b"five")  # the endpoint's tokens are bytes
+    assert f"as ids, for the tokenizer of what answered is not known:\n      | {ids}" in done.stdout
+    assert "answered:\n      | five" in done.stdout
+    (call,) = program.json("explain", "collect-0-0")["attempts"][0]["calls"]
+    assert (call["decoded"], call["action_text"], call["answer"]) == (False, "", "five")
 
 
 def test_a_program_that_fails_is_reported_and_what_it_did_is_kept(program: Project) -> None:

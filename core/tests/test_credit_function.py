@@ -110,5 +110,9 @@ def test_what_a_configuration_gets_wrong_is_said(tmp_path: Path, table: Mapping[
 
 
 def test_an_unknown_part_of_a_sum_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="Unknown credit assigner 'gigop'"):
-        read(tmp_path, name="sum", of=["gigop"])
+    wrong = ["gigop", "identical", {"name": "discounted", "gamma": 1.5}, {"name": "last_call", "weight": 0}]
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, name="sum", of=wrong)
+    for said in ("of.0: Unknown credit assigner 'gigop'", "of.2: gamma is 1.5", "of.3: weight is 0"):
+        assert said in str(caught.value)
+    assert "of.1" not in str(caught.value)

@@ -55,7 +55,7 @@ def test_rewards_of_earlier_calls_are_said_to_be_unused(make_transition_batch: M
     report = LightningRL(LastCall(), DrGRPO()).compute(batch)
     (warning,) = report.warnings
     assert warning == (
-        "Rewards of calls are unused (0.5): the credit assigner LastCall makes nothing of them; "
+        "Rewards of calls are unused (0.5): the credit assigner last_call makes nothing of them; "
         "return_to_go or turn_rewards would"
     )
     assert LightningRL(Identical(), DrGRPO()).compute(batch).warnings == ()
@@ -63,7 +63,7 @@ def test_rewards_of_earlier_calls_are_said_to_be_unused(make_transition_batch: M
 
 def test_many_unused_rewards_are_not_all_listed(make_transition_batch: MakeBatch) -> None:
     batch = make_transition_batch([("a", 0.0, [1] * 8)], call_rewards={(0, call): float(call) for call in range(7)})
-    (warning,) = credit_warnings(LastCall(), batch)
+    (warning,) = credit_warnings(LastCall(), batch, name="last_call")
     assert warning.startswith("Rewards of calls are unused (1, 2, 3, 4, 5, ...):")
 
 
@@ -124,7 +124,7 @@ def test_a_sum_adds_the_advantages_of_its_parts_by_their_weights(make_transition
     # what one part leaves unused, the other uses
     assert report.warnings == ()
     (warning,) = LightningRL(Sum([(LastCall(), 1.0), (LastCall(), 1.0)]), DrGRPO()).compute(batch).warnings
-    assert warning.startswith("Rewards of calls are unused (0.5): the credit assigner Sum")
+    assert warning.startswith("Rewards of calls are unused (0.5): the credit assigner sum")
 
 
 def test_a_sum_in_a_sum_multiplies_the_weights(make_transition_batch: MakeBatch) -> None:
@@ -136,14 +136,14 @@ def test_a_sum_in_a_sum_multiplies_the_weights(make_transition_batch: MakeBatch)
 def test_a_sum_says_what_its_parts_say(make_transition_batch: MakeBatch) -> None:
     batch = make_transition_batch([("a", 1.0, [1])], agents={(0, 0): "writer"})
     credit = Sum([(Identical(), 1.0), (AgentShare({"writer": 1.0, "editor": 1.0}), 1.0)])
-    assert credit_warnings(credit, batch) == ("No call is of the agent 'editor', which has a share",)
+    assert credit_warnings(credit, batch, name="sum") == ("No call is of the agent 'editor', which has a share",)
 
 
 def test_what_an_assigner_needs_is_declared() -> None:
     assert needs_of(Identical()) == CreditNeeds()
     assert needs_of(GiGPO) == CreditNeeds(states=True, own_groups=True)
     together = Sum([(Progress(), 1.0), (GiGPO(), 1.0), (AgentShare({"a": 1}), 1.0)])
-    assert needs_of(together) == CreditNeeds(states=True, scores=True, agents=True, own_groups=True)
+    assert needs_of(together) == CreditNeeds(states=True, scores=True, agents=True, own_groups=True, losses=True)
     assert needs_of(Sum([(Identical(), 1.0)])) == CreditNeeds()
 
 

@@ -131,7 +131,7 @@ def test_the_states_of_calls_made_side_by_side_are_one_past_in_whatever_order(
 @pytest.mark.parametrize("credit", [GiGPO(), HGPO()], ids=lambda credit: type(credit).__name__)
 def test_an_estimator_that_compares_the_whole_batch_would_undo_the_states_and_is_refused(credit: GiGPO | HGPO) -> None:
     LightningRL(credit, GRPO()).check(rollouts_per_task=8)
-    with pytest.raises(ConfigError, match="compares calls made in the same state, but ReinforcePlusPlus would"):
+    with pytest.raises(ConfigError, match="compares calls made in the same state, but reinforce_pp would"):
         LightningRL(credit, ReinforcePlusPlus()).check(rollouts_per_task=8)
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from spangrad.errors import ConfigError, GatewayError
-from spangrad.gateway import Gateway, Route, RouteTable, TokenEngine
+from spangrad.gateway import Address, Gateway, Route, RouteTable, TokenEngine
 from spangrad.store import Store, open_store
 from spangrad.testing import ByteChatFormat, Piece, ScriptedPrompt, ScriptedSampler
 from spangrad.transitions import Call, CallStatus
@@ -171,17 +171,17 @@ def test_a_call_is_stamped_with_the_oldest_version_that_sampled_it(
 def test_a_port_in_use_is_named_with_the_cure(make_gateway: MakeGateway) -> None:
     port = int(make_gateway(lambda _: "x").base_url.rpartition(":")[2])
     with pytest.raises(GatewayError, match=f"Port {port} on 127.0.0.1 is in use.*--port 0"):
-        make_gateway(lambda _: "x", port=port)
+        make_gateway(lambda _: "x", address=Address(port=port))
 
 
 @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("no.such.host.invalid", 0), ("127.0.0.1", 70000)])
 def test_an_address_that_is_not_ours_is_an_error(make_gateway: MakeGateway, host: str, port: int) -> None:
     with pytest.raises(GatewayError, match="Cannot listen"):
-        make_gateway(lambda _: "x", host=host, port=port)
+        make_gateway(lambda _: "x", address=Address(host, port))
 
 
 def test_a_gateway_on_every_address_names_one_that_can_be_called(make_gateway: MakeGateway) -> None:
-    gateway = make_gateway(lambda _: "x", host="0.0.0.0")  # noqa: S104 - what the test is about
+    gateway = make_gateway(lambda _: "x", address=Address("0.0.0.0"))  # noqa: S104 - what the test is about
     assert gateway.base_url.startswith("http://127.0.0.1:")
     assert httpx.get(f"{gateway.base_url}/health", trust_env=False).json()["status"] == "ok"
 

@@ -166,9 +166,9 @@ def test_a_plugin_that_gives_no_finite_number_per_transition_is_named(
     make_transition_batch: MakeBatch, values: list[float], problem: str
 ) -> None:
     batch = make_transition_batch([("a", 1, [1]), ("a", 0, [1])])
-    with pytest.raises(PluginError, match=f"The credit assigner Fixed {problem}"):
+    with pytest.raises(PluginError, match=f"The credit assigner 'Fixed' {problem}"):
         LightningRL(Fixed(values), GRPO()).compute(batch)
-    with pytest.raises(PluginError, match=f"The advantage estimator Fixed {problem}"):
+    with pytest.raises(PluginError, match=f"The advantage estimator 'Fixed' {problem}"):
         LightningRL(Identical(), Fixed(values)).compute(batch)
 
 

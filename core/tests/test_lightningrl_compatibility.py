@@ -27,6 +27,7 @@ from spangrad.lightningrl import (
     Progress,
     ReinforcePlusPlus,
     Requirements,
+    Sum,
     Weighting,
     builtin_estimators,
     requirements_table,
@@ -45,13 +46,19 @@ class Fixed:
         return np.array(self.values)
 
 
+class PerAgent(Fixed):
+    """One whose name in a train.toml is another than its class."""
+
+    requirements: ClassVar[Requirements] = Requirements(among="agent")
+
+
 def test_a_configuration_the_estimator_cannot_learn_from_is_refused() -> None:
     algorithm = LightningRL(Identical(), RLOO(), Weighting("token"))
     algorithm.check(rollouts_per_task=2)
-    with pytest.raises(ConfigError, match="RLOO compares rollouts of one task and needs at least 2, but"):
+    with pytest.raises(ConfigError, match="rloo compares rollouts of one task and needs at least 2, but"):
         algorithm.check(rollouts_per_task=1)
     with pytest.raises(
-        ConfigError, match="RLOO gives one advantage per transition, but the backend takes them per token"
+        ConfigError, match="rloo gives one advantage per transition, but the backend takes them per token"
     ):
         algorithm.check(rollouts_per_task=8, estimator_levels={"token"})
 
@@ -61,7 +68,7 @@ def test_a_configuration_the_estimator_cannot_learn_from_is_refused() -> None:
     [
         (
             LightningRL(Identical(), RAE(), grouping=Grouping(per_agent=True)),
-            "RAE keeps each agent's calls apart anyway: per_agent = true would do nothing",
+            "rae keeps each agent's calls apart anyway: per_agent = true would do nothing",
         ),
         (
             LightningRL(Identical(), RLOO(), grouping=Grouping(statistics="call")),
@@ -69,14 +76,26 @@ def test_a_configuration_the_estimator_cannot_learn_from_is_refused() -> None:
         ),
         (
             LightningRL(Progress(), GDPO()),
-            "GDPO asks the credit assigner once for each reward, and Progress would count the states' scores as many times",
+            "gdpo asks the credit assigner once for each reward, and progress would count the states' scores as many times",
         ),
         (
             LightningRL(GiGPO(), RAE()),
-            "GiGPO compares calls made in the same state, but RAE would compare them with all",
+            "gigpo compares calls made in the same state, but rae would compare them with all",
+        ),
+        (
+            LightningRL(Sum([(Identical(), 1.0), (GiGPO(), 1.0)]), RAE()),
+            "gigpo, a part of sum, compares calls made in the same state, but rae would compare them with all",
+        ),
+        (
+            LightningRL(Progress(), MaxRL()),
+            "progress takes off for steps back, and maxrl cannot take a return below 0",
+        ),
+        (
+            LightningRL(Identical(), PerAgent([]), Weighting(), Grouping(per_agent=True), names=("identical", "mine")),
+            "mine keeps each agent's calls apart anyway",
         ),
     ],
-    ids=["rae per agent", "rloo over calls", "gdpo of scores", "rae of states"],
+    ids=["rae per agent", "rloo over calls", "gdpo of scores", "rae of states", "a part", "maxrl", "a name of its own"],
 )
 def test_settings_that_do_not_go_together_are_refused(algorithm: LightningRL, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):

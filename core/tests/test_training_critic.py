@@ -18,6 +18,7 @@ from spangrad.training import load_config
 from spangrad.training._critic import values_of
 from spangrad.training._loss import loss_settings
 from spangrad.training._preparation import checked_parts
+from spangrad.training._problems import Problems
 from spangrad.training._updates import update_batches
 from spangrad.transitions import TransitionBatch
 
@@ -37,7 +38,12 @@ def check(tmp_path: Path) -> Check:
         plugins = load_plugins({"SPANGRAD_PLUGINS": ""})
         factory = ScriptedFactory(lambda _: "x", capabilities=capabilities)
         plugins.backends.add(Registered("scripted", factory, plugin="test", distribution="test"))
-        return checked_parts(load_config(path, overrides), plugins)[2]
+        loaded = load_config(path, overrides)
+        problems = Problems(loaded)
+        algorithm = checked_parts(loaded, plugins, problems).algorithm
+        problems.check()
+        assert algorithm is not None
+        return algorithm
 
     return checked
 
@@ -65,11 +71,11 @@ def test_the_estimator_and_its_critic_are_read_with_their_options(check: Check, 
         ((GAE_OVER_CALLS, "algorithm.critic={learning_rate = 0}"), "learning_rate is 0"),
         ((GAE_OVER_CALLS, "algorithm.critic={clip = -1}", SEVERAL), "clip is -1"),
         ((GAE_OVER_CALLS, "algorithm.critic={coefficient = '1'}"), "coefficient is '1'"),
-        ((GAE_OVER_CALLS, "algorithm.credit=discounted"), "the credit assigner Discounted would do nothing"),
-        ((GAE_OVER_CALLS, "algorithm.per_agent=true"), "GAE compares no calls with others: per_agent = true would do"),
+        ((GAE_OVER_CALLS, "algorithm.credit=discounted"), "the credit assigner discounted would do nothing"),
+        ((GAE_OVER_CALLS, "algorithm.per_agent=true"), "gae compares no calls with others: per_agent = true would do"),
         (
             (GAE_OVER_TOKENS, 'algorithm.statistics="call"'),
-            'GAE takes no mean over the batch: statistics = "call" would',
+            'gae takes no mean over the batch: statistics = "call" would',
         ),
         ((GAE_OVER_TOKENS, "algorithm.loss=gspo", SEVERAL), "algorithm.loss: gspo takes one advantage per call"),
         (("algorithm.estimator={name = 'gae', lambda = 1}",), "Its options: level, gamma, lam, whiten, eps"),
@@ -84,7 +90,7 @@ def test_a_backend_without_values_or_without_tokens_is_refused(check: Check) -> 
     with pytest.raises(ConfigError, match="GAE goes by values, but the backend has none"):
         check(GAE_OVER_CALLS, capabilities=Capabilities())
     with pytest.raises(
-        ConfigError, match="GAE gives one advantage per token, but the backend takes them per transition"
+        ConfigError, match="gae gives one advantage per token, but the backend takes them per transition"
     ):
         check(GAE_OVER_TOKENS, capabilities=Capabilities(values=True))
 

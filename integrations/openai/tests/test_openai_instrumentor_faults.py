@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from integrations.openai.tests.test_openai_contract import TestOpenAIContract as Contract
 from openai import AsyncOpenAI
+from openai.types.shared import Reasoning
 from pydantic import BaseModel
 
 from spangrad.testing._contract._stage import Stage, open_stage
@@ -76,3 +77,13 @@ async def test_a_parsed_answer_makes_no_warnings(tmp_path: Path) -> None:
             async with stage.rollout():
                 assert await parse(client, stage.endpoint.model) == [Answer(word="seven", number=7)] * 2
     assert [str(warning.message) for warning in warned] == []
+
+
+@pytest.mark.parametrize("reasoning", [Reasoning(effort="low"), {"effort": "low"}], ids=["object", "dict"])
+async def test_a_call_with_reasoning_settings_of_any_form_has_its_span(tmp_path: Path, reasoning: Any) -> None:
+    async with open_stage(tmp_path) as stage:
+        client = (await Contract().solver(stage.endpoint)).client
+        with Contract().attached():
+            async with stage.rollout():
+                await client.responses.create(model=stage.endpoint.model, input="How are you?", reasoning=reasoning)
+        assert stage.tree("rollout") == "call None"  # its span, of no agent

@@ -231,3 +231,17 @@ async def test_runs_in_one_trace_stay_apart(stage: Stage) -> None:
     assert second.final_output == "9/10"
     assert stage.trained() == ["Joke generator", "Judge"]
     assert stage.tree() == ["invoke_agent Joke generator", "invoke_agent Judge"]
+
+
+async def test_calls_of_the_sdks_own_model_stand_among_the_tools_they_ask_for(stage: Stage) -> None:
+    stage.answers(tool_call("add", a=1, b=2), "3")
+
+    with stage.rollout():
+        result = await Runner.run(
+            agent(add), "1+2?"
+        )  # without a model named: the SDK's default, with reasoning settings
+
+    assert result.final_output == "3"
+    names = [span.name for span in stage.kept("rollout")]
+    assert [name.startswith("openai.") for name in names] == [False, True, False, True]
+    assert [names[0], names[2]] == ["invoke_agent solver", "execute_tool add"]

@@ -102,6 +102,11 @@ class TorchBackend:
         """Of the model's tokenizer."""
         return self._loaded.chat_format
 
+    @property
+    def mismatch(self) -> bool:
+        """In bf16 sampler and learner round apart."""
+        return self._compute.autocast is not None
+
     def describe(self) -> Mapping[str, Any]:
         """Model, parameters, precision, threads and library versions, for the run's summary."""
         device = self._loaded.model.device

@@ -32,7 +32,7 @@ class TruncatedIS:
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
             raise ConfigError(f"level is {self.level!r}", cure='Choose "token" or "sequence"')
-        check_range("cap", self.cap, 0, open_below=True)
+        check_range("cap", self.cap, 1)  # a lower one scales every token down
 
 
 @dataclass(frozen=True, slots=True)

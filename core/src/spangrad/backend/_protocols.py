@@ -286,6 +286,11 @@ class Backend(Protocol):
 
     @property
     def chat_format(self) -> ChatFormat: ...
+    @property
+    def mismatch(self) -> bool:
+        """`BackendFactory.may_mismatch` of the model as it has been loaded, where options left something to find out."""
+        ...
+
     def describe(self) -> Mapping[str, Any]:
         """Model, parameters, precision, threads and library versions, for the run's summary."""
         ...

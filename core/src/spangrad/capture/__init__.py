@@ -4,6 +4,7 @@ from spangrad.capture._agent_state import AgentState, checked_score, checked_sta
 from spangrad.capture._child import child_environment
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE, scope_from_environment, scope_to_environment
 from spangrad.capture._handle import Rollout
+from spangrad.capture._ids import problem_of_id
 from spangrad.capture._infrastructure import is_infrastructure
 from spangrad.capture._late_results import LateResults
 from spangrad.capture._reward_list import GivenReward, RewardList
@@ -42,6 +43,7 @@ __all__ = [
     "flush_spans",
     "is_infrastructure",
     "named_rewards",
+    "problem_of_id",
     "reward_value",
     "rollout",
     "scope_from_environment",

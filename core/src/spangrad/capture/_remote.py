@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from spangrad.capture._environment import KEY_VARIABLE, URL_VARIABLE
 from spangrad.capture._gateway_client import GatewayClient
+from spangrad.capture._ids import LONGEST_ID, problem_of_id
 from spangrad.capture._infrastructure import is_infrastructure
 from spangrad.capture._reward_list import RewardList
 from spangrad.capture._scope import RolloutScope
 from spangrad.capture._tracing import deliver_spans
 from spangrad.capture._work import end_work
-from spangrad.errors import GatewayError
+from spangrad.errors import GatewayError, TaskError
 from spangrad.spans import Span, from_readable
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 AD_HOC: Final = "ad-hoc"
 """Task of a rollout that names none."""
+_SHOWN: Final = 60
+"""Characters of a wrong id that an error repeats."""
 
 _logger = logging.getLogger("spangrad.capture")
 
@@ -49,8 +52,15 @@ class RemoteRollout:
         """Opens a rollout at the gateway that the environment names.
 
         Raises:
+            TaskError: an id cannot be one.
             GatewayError: it names none, or the gateway cannot be reached or refuses.
         """
+        for name, given in (("task_id", task_id), ("group_id", group_id)):
+            if given is not None and (problem := problem_of_id(given)) is not None:
+                raise TaskError(
+                    f"The {name} {ascii(given)[:_SHOWN]} {problem}",
+                    cure=f"Give a text of 1 to {LONGEST_ID} characters, such as gsm8k/17",
+                )
         url = os.environ.get(URL_VARIABLE)
         if not url:
             raise GatewayError(

@@ -26,7 +26,7 @@ def rollout(task_id: str | None = None, *, group_id: str | None = None) -> Rollo
 
     Returns:
         A block for `with` or `async with`. Entering it, and leaving it where nothing else went wrong, raises `GatewayError`
-        if there is no gateway or it refuses.
+        if there is no gateway or it refuses, and `TaskError` for an id that cannot be one.
     """
     return RolloutBlock(task_id, group_id)
 

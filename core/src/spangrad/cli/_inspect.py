@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spangrad.cli._json_output import print_json
-from spangrad.cli._main import DEFAULT_RUNS, JsonOption, RunOption, app
+from spangrad.cli._main import DEFAULT_RUNS, JsonOption, RunOption, RunsOption, app
 from spangrad.cli._reward_text import reward_text
 from spangrad.errors import CheckpointError, ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from spangrad.store import Store
+    from spangrad.store import RolloutRecord, Store
 
 PHASES = ("train", "evaluate", "collect")
 """What rollouts are made for; programs of their own may name others."""
@@ -26,51 +26,65 @@ PHASES = ("train", "evaluate", "collect")
 @app.command()
 def rollouts(
     run: RunOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     phase: Annotated[str | None, typer.Option(help="train, evaluate or collect.")] = None,
     step: Annotated[int | None, typer.Option(help="Only of this step.")] = None,
     limit: Annotated[int, typer.Option(help="The latest so many.", min=1)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the rollouts of a run."""
-    with closing(_opened(_latest() if run is None else run)) as store:
+    with closing(_opened(_latest(runs) if run is None else run)) as store:
         records = store.rollouts(phase=phase, step=step, limit=limit)
         if not records and phase is not None:
             _check_phase(phase, store)
-        rewards = {(r.rollout_id, r.attempt): store.rewards(r.rollout_id, r.attempt) for r in records}
-    rows: list[dict[str, Any]] = [
-        {
-            "rollout_id": record.rollout_id,
-            "attempt": record.attempt,
-            "phase": record.phase,
-            "step": record.step,
-            "status": record.status.value,
-            "reward": sum(r.value for r in given) if (given := rewards[record.rollout_id, record.attempt]) else None,
-            "error": record.error,
-        }
-        for record in records
-    ]
+        rows = [_row(store, record) for record in records]
     if as_json:
         print_json({"rollouts": rows})
         return
     for row in rows:
+        agents = f"  {' -> '.join(row['agents'])}" if row["agents"] else ""
         typer.echo(
-            f"{row['rollout_id']}  {row['status']}  reward {reward_text(row['reward'])}  {row['error']}".rstrip()
+            f"{row['rollout_id']}  task {row['task_id']}  {row['status']}  reward {reward_text(row['reward'])}  "
+            f"calls {row['calls']}{agents}  {row['error']}".rstrip()
         )
+
+
+def _row(store: Store, record: RolloutRecord) -> dict[str, Any]:
+    """What a list of rollouts says of one."""
+    from spangrad.transitions import extract
+
+    rewards = store.rewards(record.rollout_id, record.attempt)
+    calls = store.calls(record.rollout_id, record.attempt)
+    spans = [span for span in store.spans(record.rollout_id) if span.attempt in {None, record.attempt}]
+    agents = extract(record, calls, (), spans).agents
+    return {
+        "rollout_id": record.rollout_id,
+        "task_id": record.task_id,
+        "attempt": record.attempt,
+        "phase": record.phase,
+        "step": record.step,
+        "status": record.status.value,
+        "reward": sum(reward.value for reward in rewards) if rewards else None,
+        "calls": len(calls),
+        "agents": list(dict.fromkeys(name for call in calls if (name := agents[call.call_id]) is not None)),
+        "error": record.error,
+    }
 
 
 @app.command()
 def explain(
     rollout: Annotated[str, typer.Argument(help="Which rollout, as `spangrad rollouts` names it.", show_default=False)],
     run: RunOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     as_json: JsonOption = False,
 ) -> None:
     """Show a rollout's calls, tokens, mask, rewards, return and advantage, and why anything was left out.
 
-    Without --run it is looked for in all runs under runs/, the latest one first.
+    Without --run it is looked for in all runs under the folder --runs, the latest one first.
     """
     from spangrad.store import explain as explained
 
-    chosen = _run_with(rollout) if run is None else run
+    chosen = _run_with(rollout, runs) if run is None else run
     with closing(_opened(chosen)) as store:
         if store.rollout(rollout) is None:
             raise StoreError(
@@ -78,12 +92,18 @@ def explain(
                 cure="Leave --run out to look in all runs, or see which it has: "
                 + shlex.join(["spangrad", "rollouts", "--run", str(chosen)]),
             )
-        explanation = explained(store, rollout, decode=_decoder(chosen))
+        decode = _decoder(chosen)
+        explanation = explained(store, rollout, decode=decode)
     if as_json:
         print_json(explanation.to_json())
         return
     if run is None:
         typer.echo(f"Run {chosen}", err=True)
+    if decode is None:
+        typer.echo(
+            "An endpoint answered, and no model was named whose tokenizer it has: give the run --model, or policy.model",
+            err=True,
+        )
     typer.echo(explanation.render())
 
 
@@ -91,13 +111,14 @@ def explain(
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write; must not exist.", show_default=False)],
     run: RunOption = None,
+    runs: RunsOption = DEFAULT_RUNS,
     policy: Annotated[str | None, typer.Option(help="Which policy, where the run has several.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's latest checkpoint as a Hugging Face folder; without --run, of the latest run that has one."""
     if folder.exists():
         raise ConfigError(f"{folder} exists already", cure="Name a folder that does not")
-    chosen = _latest_trained() if run is None else run
+    chosen = _latest_trained(runs) if run is None else run
     step = asyncio.run(_export(chosen, folder, policy))
     if as_json:
         print_json({"folder": str(folder), "run": str(chosen), "step": step})
@@ -129,28 +150,28 @@ async def _export(run: Path, folder: Path, policy: str | None) -> int:
     return step
 
 
-def _latest() -> Path:
-    """The run under runs/ that was worked on last."""
+def _latest(runs: Path) -> Path:
+    """The run in that folder that was worked on last."""
     from spangrad.training import run_folders
 
-    return run_folders(DEFAULT_RUNS)[0].path
+    return run_folders(runs)[0].path
 
 
-def _latest_trained() -> Path:
+def _latest_trained(runs: Path) -> Path:
     from spangrad.training import run_folders
 
-    for run in run_folders(DEFAULT_RUNS):
+    for run in run_folders(runs):
         if run.latest_checkpoint() is not None:
             return run.path
-    raise CheckpointError(f"No run under {DEFAULT_RUNS} has a checkpoint", cure="Name another with --run")
+    raise CheckpointError(f"No run under {runs} has a checkpoint", cure="Name another with --run")
 
 
-def _run_with(rollout: str) -> Path:
+def _run_with(rollout: str, runs: Path) -> Path:
     """The latest run that has this rollout; runs that cannot be read are passed over, and named if none has it."""
     from spangrad.training import run_folders
 
     unreadable = []
-    for run in run_folders(DEFAULT_RUNS):
+    for run in run_folders(runs):
         try:
             with closing(_opened(run.path)) as store:
                 if store.rollout(rollout) is not None:
@@ -158,7 +179,7 @@ def _run_with(rollout: str) -> Path:
         except StoreError as error:
             unreadable.append(error.what)
     raise StoreError(
-        ". ".join([f"No run under {DEFAULT_RUNS} has a rollout {rollout!r}", *unreadable]),
+        ". ".join([f"No run under {runs} has a rollout {rollout!r}", *unreadable]),
         cure="See which there are with `spangrad rollouts --run FOLDER`; name the folder of another run with --run",
     )
 
@@ -181,10 +202,12 @@ def _check_phase(phase: str, store: Store) -> None:
         raise ConfigError(f"There is no phase {phase!r}", cure=f"Name one of {', '.join(known)}")
 
 
-def _decoder(run: Path) -> Callable[[Sequence[int]], str]:
-    """Token ids -> text, as the run's tokenizer does it; loads no model."""
+def _decoder(run: Path) -> Callable[[Sequence[int]], str] | None:
+    """Token ids -> text, as the run's tokenizer does it; loads no model. None where the tokenizer is not known."""
     from spangrad.plugins import load_plugins
     from spangrad.training import RunFolder
 
     settings = RunFolder(run).settings()
+    if not settings.tokenizer_known:
+        return None
     return load_plugins().backends.get(settings.backend).chat_format(settings.backend_options).decode

@@ -82,12 +82,14 @@ def run(
         loaded = configured(config, {"the agent": agent, **given}, overrides)
     else:
         loaded = _unconfigured(agent, given, concurrency, timeout, overrides)
-    preparation = prepare_rehearsal(loaded, _tasks(loaded, task, tasks, configured=config is not None), load_plugins())
+    preparation = prepare_rehearsal(
+        loaded, lambda: _tasks(loaded, task, tasks, configured=config is not None), load_plugins(), port=port
+    )
     name = preparation.config.name if config is None else f"{preparation.config.name}-rehearsal"
     display = progress_display(Console(stderr=True))
     try:
         folder, rows = asyncio.run(
-            rehearse(preparation, lambda: new_run_folder(runs, name), display, rollouts_per_task=rollouts, port=port)
+            rehearse(preparation, lambda: new_run_folder(runs, name), display, rollouts_per_task=rollouts)
         )
     except StopRequestedError:
         display.line(f"Stopped; what was finished is kept under {runs}")
@@ -160,14 +162,14 @@ def _show(rows: list[RehearsedRollout], folder: Path) -> None:
         typer.echo(output if isinstance(output, str) else json.dumps(output))
     for row in rows:
         typer.echo(
-            f"{row.rollout_id}  {row.status.value}  reward {reward_text(row.reward)}  calls {row.calls}  "
+            f"{row.rollout_id}  {row.shown_status}  reward {reward_text(row.reward)}  calls {row.calls}  "
             f"transitions {row.transitions}"
         )
         if any(row.agents):
             typer.echo(f"  agents: {' -> '.join(agent or '?' for agent in row.agents)}")
         for reason, count in row.left_out.items():
             typer.echo(f"  left out: {count} ({reason})")
-        if row.error and row.failed:
+        if row.error:
             typer.echo(f"  {row.error}")
     command = shlex.join(["spangrad", "explain", rows[0].rollout_id, "--run", str(folder)])
     typer.echo(f"Recorded in {folder}; look closer with: {command}")

@@ -48,7 +48,7 @@ def train(
     from spangrad.training import train as run
 
     console = Console(stderr=True)
-    preparation = prepare(config, overrides or [], load_plugins())
+    preparation = prepare(config, overrides or [], load_plugins(), port=port)
     name = preparation.config.name
     if dry_run:
         heldout = {key: len(tasks) for key, tasks in preparation.heldout.items()}
@@ -66,7 +66,7 @@ def train(
     try:
         for note in notes:
             display.line(note)
-        summary = asyncio.run(run(preparation, lambda: resumed or new_run_folder(runs, name), display, port=port))
+        summary = asyncio.run(run(preparation, lambda: resumed or new_run_folder(runs, name), display))
     except StopRequestedError:
         display.line(f"Stopped; what was finished is kept under {runs}")
         display.line(f"Go on with: {_resuming(config, overrides or [], runs, port, as_json=as_json)}")
@@ -108,13 +108,13 @@ def evaluate(
         if model is None
         else [f"policy.model={_quoted(str(Path(model).resolve()) if Path(model).exists() else model)}"]
     )
-    preparation = prepare(config, [*(overrides or []), *chosen], load_plugins())
+    preparation = prepare(config, [*(overrides or []), *chosen], load_plugins(), port=port)
     if not preparation.heldout:
         raise ConfigError(f"{config} has no held-out tasks to evaluate on", cure="Add a [tasks.heldout] table")
     name = f"{preparation.config.name}-evaluation"
     display = progress_display(Console(stderr=True))
     try:
-        folder, measured = asyncio.run(run(preparation, lambda: new_run_folder(runs, name), display, port=port))
+        folder, measured = asyncio.run(run(preparation, lambda: new_run_folder(runs, name), display))
     except StopRequestedError:
         display.line("Stopped before all tasks were measured")
         raise typer.Exit(INTERRUPTED) from None

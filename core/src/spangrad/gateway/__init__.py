@@ -1,6 +1,7 @@
 """The HTTP server agents talk to: OpenAI's chat completions and responses in, exact token ids into the store."""
 
 from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
+from spangrad.gateway._address import Address
 from spangrad.gateway._endpoint_engine import EndpointEngine
 from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._gateway import Gateway
@@ -11,6 +12,7 @@ from spangrad.gateway._state import IdCount
 from spangrad.gateway._token_engine import TokenEngine
 
 __all__ = [
+    "Address",
     "EndpointEngine",
     "Engine",
     "EngineDelta",

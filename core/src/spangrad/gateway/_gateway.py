@@ -12,15 +12,13 @@ from typing import Self
 from spangrad.capture import LateResults
 from spangrad.errors import GatewayError
 from spangrad.gateway._access import AccessBook, RolloutAccess, RolloutTally, SamplingOverride
+from spangrad.gateway._address import Address
 from spangrad.gateway._app import make_app
 from spangrad.gateway._identity import Doorkeeper
 from spangrad.gateway._routes import Route, RouteTable
 from spangrad.gateway._server import ServerThread
 from spangrad.gateway._state import GatewayState, IdCount
 from spangrad.store import Store
-
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound to
-"""Addresses one can listen on but not call, and what to call instead."""
 
 
 class Gateway:
@@ -29,8 +27,7 @@ class Gateway:
     Args:
         store: where every call is written before its answer is complete.
         routes: which model alias is answered by which engine.
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one.
+        address: where it listens; a free port of this machine alone when None.
         evaluator_key: key that may open and finish rollouts and give rewards over HTTP; made up when None.
         allow_anonymous: clients on this machine may call without a rollout's key; such calls are served.
     """
@@ -40,13 +37,12 @@ class Gateway:
         store: Store,
         routes: RouteTable | Iterable[Route],
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        address: Address | None = None,
         evaluator_key: str | None = None,
         allow_anonymous: bool = True,
     ) -> None:
         self._evaluator_key = evaluator_key or secrets.token_urlsafe(24)
-        self._host = host
+        self._address = address or Address()
         book = AccessBook()
         self._state = GatewayState(
             store=store,
@@ -56,7 +52,7 @@ class Gateway:
         )
         self._state.gate.set()
         app = make_app(self._state, lambda: self.base_url)
-        self._server = ServerThread(app, host=host, port=port, name="spangrad-gateway")
+        self._server = ServerThread(app, address=self._address, name="spangrad-gateway")
 
     def start(self) -> None:
         """Listens; returns when requests are answered.
@@ -97,8 +93,7 @@ class Gateway:
     @property
     def base_url(self) -> str:
         """Root URL without a path, such as `http://127.0.0.1:8123`; `{base_url}/v1` is an OpenAI base URL."""
-        host = _WILDCARDS.get(self._host, self._host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}"
+        return self._address.base_url
 
     @property
     def evaluator_key(self) -> str:
@@ -150,6 +145,11 @@ class Gateway:
     def late(self) -> LateResults:
         """Calls, spans and rewards that came for attempts which had been closed."""
         return self._state.late
+
+    @property
+    def orphan_calls(self) -> int:
+        """Calls so far that named no rollout, the evaluator's own aside."""
+        return self._state.orphan_calls
 
     def _on_loop(self, action: Callable[[], object]) -> None:
         """Has the server's loop run something; runs it here when there is no loop (any more)."""

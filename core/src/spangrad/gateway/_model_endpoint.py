@@ -40,7 +40,7 @@ class ModelEndpoint:
             if error.status != CLIENT_GONE:
                 await send_json(send, error_body(error), status=error.status, headers=error.headers)
             return
-        interrupt = self._state.begin(caller.entry)
+        interrupt = self._state.begin(caller)
         watch = asyncio.create_task(_watch(receive, interrupt))
         try:
             exchange = Exchange(

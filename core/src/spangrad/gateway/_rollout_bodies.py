@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from spangrad.capture import problem_of_id
 from spangrad.gateway._access import SamplingOverride
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._request import complaint, read_json
+
+
+def _usable(given: str) -> str:
+    if (problem := problem_of_id(given)) is not None:
+        raise ValueError(f"this {problem}")
+    return given
+
+
+Id = Annotated[str, AfterValidator(_usable)]
 
 
 class _Body(BaseModel):
@@ -46,11 +56,11 @@ class SamplingBody(_Body):
 class OpenBody(_Body):
     """`POST /rollouts`."""
 
-    task_id: str = Field(default="ad-hoc", min_length=1)
-    rollout_id: str | None = Field(default=None, min_length=1)
+    task_id: Id = "ad-hoc"
+    rollout_id: Id | None = None
     """Made up when missing."""
     attempt: int = Field(default=1, ge=0)
-    group_id: str | None = None
+    group_id: Id | None = None
     """The rollout's own id when missing."""
     phase: str = "collect"
     sampling: SamplingBody = SamplingBody()

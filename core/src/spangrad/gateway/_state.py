@@ -10,7 +10,7 @@ from spangrad.capture import LateResults
 from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
 from spangrad.gateway._engine import EngineError
-from spangrad.gateway._identity import Doorkeeper
+from spangrad.gateway._identity import Caller, Doorkeeper
 from spangrad.gateway._response_memory import ResponseMemory
 from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
@@ -51,6 +51,8 @@ class GatewayState:
     """Per engine name; replaced whole, so that any thread may read it."""
     late: LateResults = field(default_factory=LateResults)
     """What came for attempts that were closed."""
+    orphan_calls: int = 0
+    """Requests without a rollout so far, the evaluator's own aside."""
     orphan_ids: set[str] = field(default_factory=set)
     """Call ids that clients gave to calls without a rollout."""
     orphan_responses: ResponseMemory = field(default_factory=ResponseMemory)
@@ -60,13 +62,16 @@ class GatewayState:
     idle: asyncio.Event | None = None
     """While the gateway stops: set when nothing is in flight any more."""
 
-    def begin(self, entry: Entry | None) -> asyncio.Future[EngineError]:
+    def begin(self, caller: Caller) -> asyncio.Future[EngineError]:
         """Counts a request in; gives the future that stops it."""
+        entry = caller.entry
         interrupt: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
         self.running.add(interrupt)
         if entry is not None:
             entry.calls += 1
             entry.running.add(interrupt)
+        elif not caller.evaluator:
+            self.orphan_calls += 1
         if self.idle is not None:
             stop(interrupt, stopping_error())
         return interrupt

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from spangrad.lightningrl._builtins import name_of
 from spangrad.lightningrl._comparison import Comparison
 from spangrad.lightningrl._compatibility import check_compatible
 from spangrad.lightningrl._components import component_batches, component_warnings
@@ -31,6 +32,8 @@ class LightningRL:
     grouping: Grouping = field(default_factory=Grouping)
     component_weights: RewardWeights = field(default_factory=RewardWeights)
     """Of rewards by name, for an estimator that compares each by itself; others get the sum, which is weighted already."""
+    names: tuple[str, str] | None = None
+    """What the configuration calls assigner and estimator, for messages; None where nothing else than their classes tells."""
 
     def check(
         self,
@@ -53,6 +56,7 @@ class LightningRL:
             self.credit,
             self.estimator,
             self.grouping,
+            names=self._names,
             rollouts_per_task=rollouts_per_task,
             estimator_levels=estimator_levels,
             values=values,
@@ -105,6 +109,10 @@ class LightningRL:
             memory=made.memory,
         )
 
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.names or (name_of(self.credit), name_of(self.estimator))
+
     def _token_weights(self, batch: TransitionBatch) -> FloatArray:
         """(T,) each policy has a loss of its own, and what weighs the same does so within it."""
         weights = np.zeros(len(batch))
@@ -119,17 +127,17 @@ class LightningRL:
         """(T,) the returns for the ledger, what is compared with what, and the advantages."""
         estimator = self.estimator
         if isinstance(estimator, ValueEstimator):
-            returns, made = estimated_from_values(estimator, batch, values, self.grouping.units(batch))
+            returns, made = estimated_from_values(estimator, self._names[1], batch, values, self.grouping.units(batch))
             return returns, (among_rollouts(batch, returns),), made
         returns, comparisons = self._comparisons(batch)
-        return returns, comparisons, estimated(estimator, comparisons, memory)
+        return returns, comparisons, estimated(estimator, self._names[1], comparisons, memory)
 
     def _warnings(self, batch: TransitionBatch, groups: Comparison, reasons: Sequence[Reason]) -> tuple[str, ...]:
         """What the user should know about the step."""
         needs, own_groups = self.estimator.requirements, needs_of(self.credit).own_groups
         return (
             *step_warnings(batch, groups, reasons, needs.min_group, own_groups=own_groups),
-            *credit_warnings(self.credit, batch),
+            *credit_warnings(self.credit, batch, name=self._names[0]),
             *(component_warnings(batch) if needs.components else ()),
         )
 
@@ -149,7 +157,7 @@ class LightningRL:
     def _credited(self, batch: TransitionBatch) -> tuple[Comparison, ...]:
         made = self.credit.comparisons(batch)
         for comparison in made:
-            checked("credit assigner", self.credit, comparison.returns, len(batch))
+            checked("credit assigner", self._names[0], comparison.returns, len(batch))
         return made
 
 

@@ -76,6 +76,14 @@ def builtin_estimators() -> Mapping[str, AdvantageEstimatorFactory]:
     }
 
 
+def name_of(part: CreditAssigner | Estimator) -> str:
+    """What a train.toml calls an assigner or estimator that comes with spangrad; the class of any other."""
+    for name, factory in (*builtin_credit_assigners().items(), *builtin_estimators().items()):
+        if factory is type(part):
+            return name
+    return type(part).__name__
+
+
 def configured(noun: str, name: str, factory: Callable[..., T], options: Mapping[str, Any]) -> T:
     """What `factory` makes of a configuration's options.
 

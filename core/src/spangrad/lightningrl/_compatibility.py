@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from spangrad.errors import ConfigError, PluginError
-from spangrad.lightningrl._builtins import AdvantageEstimatorFactory, builtin_estimators, configured
+from spangrad.lightningrl._builtins import AdvantageEstimatorFactory, builtin_estimators, configured, name_of
 from spangrad.lightningrl._grouping import Grouping
-from spangrad.lightningrl.credit import CreditAssigner, Identical, needs_of
+from spangrad.lightningrl.credit import CreditAssigner, CreditNeeds, Identical, Sum, needs_of
 from spangrad.lightningrl.estimators import Estimator, RememberingEstimator, Requirements, ValueEstimator
 
 
@@ -16,17 +16,27 @@ def check_compatible(
     estimator: Estimator,
     grouping: Grouping,
     *,
+    names: tuple[str, str],
     rollouts_per_task: int,
     estimator_levels: Collection[str],
     values: bool,
 ) -> None:
     """See `LightningRL.check`; the first problem found is raised.
 
+    Args:
+        credit: the credit assigner.
+        estimator: the advantage estimator.
+        grouping: who is compared with whom beyond that.
+        names: what the configuration calls assigner and estimator.
+        rollouts_per_task: as for `LightningRL.check`.
+        estimator_levels: likewise.
+        values: likewise.
+
     Raises:
         ConfigError: they do not.
         PluginError: the estimator declares what it does not have.
     """
-    needs, name = estimator.requirements, type(estimator).__name__
+    needs, (credit_name, name) = estimator.requirements, names
     for declared, kind in (("memory", RememberingEstimator), ("values", ValueEstimator)):
         if getattr(needs, declared) != isinstance(estimator, kind):
             raise PluginError(
@@ -36,7 +46,7 @@ def check_compatible(
     for problem in (
         *_too_few(needs, name, rollouts_per_task),
         *_against_the_grouping(needs, name, grouping),
-        *_against_the_credit(needs, name, credit),
+        *_against_the_credit(needs, name, credit, credit_name),
         *_against_the_backend(needs, name, estimator_levels, values=values),
     ):
         raise problem
@@ -74,24 +84,39 @@ def _against_the_grouping(needs: Requirements, name: str, grouping: Grouping) ->
         )
 
 
-def _against_the_credit(needs: Requirements, name: str, credit: CreditAssigner) -> Iterator[ConfigError]:
+def _against_the_credit(
+    needs: Requirements, name: str, credit: CreditAssigner, credit_name: str
+) -> Iterator[ConfigError]:
     wants = needs_of(credit)
     if needs.values and not isinstance(credit, Identical):
         yield ConfigError(
-            f"{name} makes its own returns from rewards and values: the credit assigner {type(credit).__name__} would do nothing",
+            f"{name} makes its own returns from rewards and values: the credit assigner {credit_name} would do nothing",
             cure="Remove credit, or choose an estimator that compares returns, such as grpo",
         )
     if needs.among != "task" and wants.own_groups:
         yield ConfigError(
-            f"{type(credit).__name__} compares calls made in the same state, but {name} would compare them with all others",
+            f"{_who(credit, credit_name, lambda part: part.own_groups)} compares calls made in the same state, but {name} would compare them with all others",
             cure="Choose an estimator that compares within groups, such as grpo or dr_grpo",
         )
     if needs.components and wants.scores:
         yield ConfigError(
-            f"{name} asks the credit assigner once for each reward, and {type(credit).__name__} would count the states' "
+            f"{name} asks the credit assigner once for each reward, and {_who(credit, credit_name, lambda part: part.scores)} would count the states' "
             "scores as many times",
             cure="Choose an estimator of the rewards' sum, such as grpo, or another credit assigner",
         )
+    if needs.no_losses and wants.losses:
+        yield ConfigError(
+            f"{_who(credit, credit_name, lambda part: part.losses)} takes off for steps back, and {name} cannot take a return below 0",
+            cure="Choose grpo, dr_grpo or rloo, or another credit assigner",
+        )
+
+
+def _who(credit: CreditAssigner, name: str, needs: Callable[[CreditNeeds], bool]) -> str:
+    """The assigner by its name; of a sum the part that has the need."""
+    if not isinstance(credit, Sum):
+        return name
+    part = next(part for part, _ in credit.of if needs(needs_of(part)))
+    return f"{_who(part, name_of(part), needs)}, a part of {name},"
 
 
 def _against_the_backend(

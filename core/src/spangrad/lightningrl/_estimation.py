@@ -25,7 +25,7 @@ class Estimation:
 
 
 def estimated(
-    estimator: AdvantageEstimator, comparisons: Sequence[Comparison], memory: Mapping[str, float]
+    estimator: AdvantageEstimator, name: str, comparisons: Sequence[Comparison], memory: Mapping[str, float]
 ) -> Estimation:
     """The advantages of an estimator that compares, and what is remembered; nothing where it remembers nothing.
 
@@ -38,11 +38,15 @@ def estimated(
     else:
         advantages, after = estimator.advantages(comparisons), {}
     count = len(comparisons[0].returns)
-    return Estimation(checked("advantage estimator", estimator, advantages, count), memory=after)
+    return Estimation(checked("advantage estimator", name, advantages, count), memory=after)
 
 
 def estimated_from_values(
-    estimator: ValueEstimator, batch: TransitionBatch, values: Sequence[FloatArray | None] | None, units: IntArray
+    estimator: ValueEstimator,
+    name: str,
+    batch: TransitionBatch,
+    values: Sequence[FloatArray | None] | None,
+    units: IntArray,
 ) -> tuple[FloatArray, Estimation]:
     """The returns and advantages of an estimator that goes by values.
 
@@ -51,17 +55,16 @@ def estimated_from_values(
         BackendError: the values are not one finite number per token.
         PluginError: the estimator gave something other than one finite number per transition or token.
     """
-    name = type(estimator).__name__
     if values is None:
         raise ConfigError(
             f"{name} goes by values, and none were given", cure="Hand in those of the backend, from Learner.values"
         )
     made = estimator.estimates(batch, _checked_values(batch, values), units)
-    advantages = checked("advantage estimator", estimator, made.advantages, len(batch))
+    advantages = checked("advantage estimator", name, made.advantages, len(batch))
     for rows in (made.token_advantages or (), made.targets.targets):
         for row in rows:
-            checked("advantage estimator", estimator, row, len(row))
-    returns = checked("advantage estimator", estimator, made.returns, len(batch))
+            checked("advantage estimator", name, row, len(row))
+    returns = checked("advantage estimator", name, made.returns, len(batch))
     return returns, Estimation(advantages, made.token_advantages, made.targets)
 
 
@@ -79,7 +82,7 @@ def _checked_values(batch: TransitionBatch, values: Sequence[FloatArray | None])
     return values
 
 
-def checked(noun: str, plugin: object, values: FloatArray, count: int) -> FloatArray:
+def checked(noun: str, name: str, values: FloatArray, count: int) -> FloatArray:
     """The values a plug-in gave, as float64, if they are one finite number per transition or token.
 
     Raises:
@@ -93,6 +96,6 @@ def checked(noun: str, plugin: object, values: FloatArray, count: int) -> FloatA
     else:
         return result
     raise PluginError(
-        f"The {noun} {type(plugin).__name__} {problem}",
+        f"The {noun} {name!r} {problem}",
         cure=f"This is a mistake in that {noun}; report it to its authors or choose another",
     )

@@ -6,6 +6,7 @@ from spangrad.rollouts._json_data import problem_of
 from spangrad.rollouts._judges import Judges
 from spangrad.rollouts._loading import is_async, load_function
 from spangrad.rollouts._overlong import OVERLONG, Overlong
+from spangrad.rollouts._process_environment import clients_pointed_at
 from spangrad.rollouts._rule_rewards import work_of
 from spangrad.rollouts._runner import Runner
 from spangrad.rollouts._scoring import RewardFunction, load_reward
@@ -23,6 +24,7 @@ __all__ = [
     "RolloutResult",
     "Runner",
     "Task",
+    "clients_pointed_at",
     "is_async",
     "load_agent",
     "load_command",

@@ -106,7 +106,7 @@ def load_command(spec: str | Sequence[str], folder: Path, *, noun: str = "agent"
         ) from cause
     if not argv or not all(isinstance(word, str) for word in argv):
         raise AgentError(
-            f"The {noun} {spec!r} is no command line", cure='Write "module:function" or a command and its arguments'
+            f"The {noun} {spec!r} is no command line", cure=_what_to_write(noun, "a command and its arguments")
         )
     folder = folder.resolve()
     program = str(folder / argv[0]) if "/" in argv[0] else argv[0]
@@ -114,6 +114,13 @@ def load_command(spec: str | Sequence[str], folder: Path, *, noun: str = "agent"
     if found is None:
         raise AgentError(
             f"The {noun} {shlex.join(argv)!r} cannot be run: there is no program {program!r}",
-            cure='Write "module:function" for a Python function, or a command that is installed',
+            cure=_what_to_write(noun, "a command that is installed"),
         )
     return CommandAgent(shlex.join(argv), (found, *argv[1:]), folder)
+
+
+def _what_to_write(noun: str, command: str) -> str:
+    """Only an agent may be a function as well as a command; a function that judges has a setting of its own."""
+    if noun == "agent":
+        return f'Write "module:function" for a Python function, or {command}'
+    return f"Write {command}; a Python function that judges goes into agent.reward"

@@ -26,7 +26,7 @@ from spangrad.errors import InfrastructureError, RewardError
 from spangrad.gateway import Gateway, RolloutTally
 from spangrad.rollouts._agents import Agent, CommandAgent
 from spangrad.rollouts._command import run_command
-from spangrad.rollouts._failure import failure
+from spangrad.rollouts._failure import failure, no_call
 from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._judges import Judged, Judges
 from spangrad.rollouts._lanes import Lanes, Outcome
@@ -75,6 +75,7 @@ class AttemptRunner:
             GatewayError: the attempt was run before, or the gateway is not running.
             asyncio.CancelledError: the caller was cancelled; the attempt is recorded as lost.
         """
+        orphans = self.gateway.orphan_calls
         access = self.gateway.open_rollout(job.rollout_id, attempt, sampling=job.sampling)
         given = RewardList(job.rollout_id, late=self.late)
         scope = RolloutScope(
@@ -89,7 +90,7 @@ class AttemptRunner:
         record = _running(job, attempt)
         try:
             await asyncio.to_thread(self.store.save_rollout, record)
-            ending = await self._play(job, scope, given)
+            ending = await self._play(job, scope, given, orphans)
             return await asyncio.to_thread(self._record, job, record, ending, given.close())
         except asyncio.CancelledError:
             # Nothing may be awaited any more, so this one write happens on the loop's own thread.
@@ -99,7 +100,8 @@ class AttemptRunner:
         finally:
             self.gateway.close_rollout(job.rollout_id, attempt)
 
-    async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList) -> _Ending:
+    async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList, orphans: int) -> _Ending:
+        """How the agent ends, and what it is judged; `orphans` is how many calls without a rollout there had been before."""
         try:
             outcome = await self._run_agent(job, scope)
         finally:
@@ -107,11 +109,11 @@ class AttemptRunner:
                 scope
             )  # whatever the agent left open ends with it, and is delivered before the rollout is recorded
         tally = await asyncio.wrap_future(self.gateway.close_rollout(scope.rollout_id, scope.attempt))
-        if (failed := self._failed(outcome, tally)) is not None:
+        if (failed := self._failed(outcome, tally, orphans)) is not None:
             return failed
         return await self._judged(job, finished_rollout(job, scope.attempt, outcome.value), scope, given)
 
-    def _failed(self, outcome: Outcome, tally: RolloutTally) -> _Ending | None:
+    def _failed(self, outcome: Outcome, tally: RolloutTally, orphans: int) -> _Ending | None:
         """How an attempt ends of which there is nothing to judge; None for any other."""
         if outcome.timed_out:
             ending = _Ending(RolloutStatus.TIMED_OUT, f"The agent was still running after {self.timeout:g} seconds")
@@ -119,8 +121,7 @@ class AttemptRunner:
             status = RolloutStatus.INFRASTRUCTURE if is_infrastructure(outcome.error) else RolloutStatus.FAILED
             ending = _Ending(status, failure("The agent", outcome.error))
         elif tally.calls == 0:
-            what = "The agent ended without calling the model: its client must use OPENAI_BASE_URL or the rollout's base_url"
-            ending = _Ending(RolloutStatus.NO_CALL, what, outcome.value)
+            ending = _Ending(RolloutStatus.NO_CALL, no_call(self.gateway.orphan_calls - orphans), outcome.value)
         elif tally.sampled == 0:
             what = f"The agent ended, and none of its {tally.calls} calls of the model was answered with a token"
             ending = _Ending(RolloutStatus.NO_CALL, what, outcome.value)

@@ -1,4 +1,4 @@
-"""Pointing the clients of this process at the gateway, for as long as its agents run."""
+"""Pointing the clients of this process at the gateway: while its agents are imported, and while they run."""
 
 from __future__ import annotations
 

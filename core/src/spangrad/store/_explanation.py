@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from spangrad.errors import StoreError
@@ -59,6 +60,10 @@ class ExplainedCall:
     action_ids: tuple[int, ...] | None
     """None when the engine did not say."""
     action_text: str
+    decoded: bool
+    """Whether the texts are there; without a tokenizer they are empty."""
+    answer: str
+    """What the agent was told, as text: of a message that holds more than text, its JSON."""
     action_pieces: tuple[str, ...]
     """Text of each sampled token by itself; a character that spans tokens shows as the replacement character."""
     mask: tuple[int, ...]
@@ -129,13 +134,13 @@ class Explanation:
         return render_explanation(self, max_prompt_chars=max_prompt_chars)
 
 
-def explain(store: Store, rollout_id: str, *, decode: Decode) -> Explanation:
+def explain(store: Store, rollout_id: str, *, decode: Decode | None) -> Explanation:
     """Explains a rollout from what the store holds of it.
 
     Args:
         store: where the rollout was recorded.
         rollout_id: which one.
-        decode: token ids -> text, as the policy's tokenizer does it.
+        decode: token ids -> text, as the policy's tokenizer does it; None where that is not known.
 
     Raises:
         StoreError: no such rollout.
@@ -149,7 +154,7 @@ def explain(store: Store, rollout_id: str, *, decode: Decode) -> Explanation:
     return Explanation(rollout_id, tuple(_attempt(store, record, decode) for record in known if record is not None))
 
 
-def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAttempt:
+def _attempt(store: Store, record: RolloutRecord, decode: Decode | None) -> ExplainedAttempt:
     calls = store.calls(record.rollout_id, record.attempt)
     rewards = store.rewards(record.rollout_id, record.attempt)
     spans = [span for span in store.spans(record.rollout_id) if span.attempt in {None, record.attempt}]
@@ -181,10 +186,15 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
 
 
 def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntry]:
-    """Ledger rows of transitions that no training will ever look at."""
+    """Ledger rows of transitions that no training will ever look at; that nobody rewarded them is no fault there."""
     if record.phase != "collect":
         return []
-    return [
+    unrewarded = [
+        replace(entry, fate=fate_of(Reason.NOT_IN_TRAINING), reason=Reason.NOT_IN_TRAINING, detail=_NOT_REWARDED)
+        for entry in extraction.entries
+        if entry.reason is Reason.NO_REWARD
+    ]
+    return unrewarded + [
         LedgerEntry(
             call_id=transition.call_id,
             choice=transition.choice,
@@ -201,6 +211,9 @@ def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntr
     ]
 
 
+_NOT_REWARDED: Final = "recorded outside a training run; nobody rewarded the rollout"
+
+
 def _reward(reward: RewardRecord, weights: RewardWeights, *, counted: bool) -> ExplainedReward:
     return ExplainedReward(
         name=reward.name,
@@ -212,8 +225,11 @@ def _reward(reward: RewardRecord, weights: RewardWeights, *, counted: bool) -> E
     )
 
 
-def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | None, decode: Decode) -> ExplainedCall:
+def _call(
+    call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | None, decode: Decode | None
+) -> ExplainedCall:
     action = choice.token_ids
+    text = decode or (lambda _: "")
     trained = entry is not None and entry.fate is Fate.TRAINED
     return ExplainedCall(
         call_id=call.call_id,
@@ -228,10 +244,12 @@ def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | No
         status=call.status.value,
         finish_reason=choice.finish_reason,
         prompt_ids=call.prompt_ids,
-        prompt_text=decode(call.prompt_ids) if call.prompt_ids else "",
+        prompt_text=text(call.prompt_ids) if call.prompt_ids else "",
         action_ids=action,
-        action_text=decode(action) if action else "",
-        action_pieces=tuple(decode((token,)) for token in action or ()),
+        action_text=text(action) if action else "",
+        decoded=decode is not None,
+        answer=_answer(choice.message),
+        action_pieces=tuple(text((token,)) for token in action or ()),
         mask=(0,) * len(call.prompt_ids or ()) + (int(trained),) * len(action or ()),
         logprobs=choice.logprobs,
         reward=None if entry is None else entry.reward,
@@ -242,3 +260,12 @@ def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | No
         reason="pending" if entry is None else entry.reason.value,
         detail="no training step has used or dropped it so far" if entry is None else entry.detail,
     )
+
+
+def _answer(message: Mapping[str, Any]) -> str:
+    """The text of an assistant's message, or the JSON of what else it holds."""
+    more = {key: value for key, value in message.items() if key not in {"role", "content"} and value}
+    content = message.get("content")
+    if more or not isinstance(content, str):
+        return json.dumps({"content": content, **more}, ensure_ascii=False) if message else ""
+    return content

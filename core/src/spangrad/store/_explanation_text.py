@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from spangrad.transitions import Reason
 
 if TYPE_CHECKING:  # the explanation renders itself through this module
     from spangrad.store._explanation import ExplainedAttempt, ExplainedCall, Explanation
     from spangrad.store._work_tree import ExplainedWork
 
 _WIDTH = 120
+_UNDECODED = ", as ids, for the tokenizer of what answered is not known"
 
 
 def render_explanation(explanation: Explanation, *, max_prompt_chars: int) -> str:
@@ -26,10 +30,12 @@ def render_explanation(explanation: Explanation, *, max_prompt_chars: int) -> st
 
 def _attempt_lines(attempt: ExplainedAttempt) -> list[str]:
     step = "" if attempt.step is None else f", step {attempt.step}"
-    lines = [f"Attempt {attempt.attempt}: {attempt.status} ({attempt.phase}{step})"]
+    unrewarded = attempt.phase == "collect" and attempt.status == "no_reward"  # where nothing was meant to be trained
+    ended = "ended, not rewarded" if unrewarded else attempt.status
+    lines = [f"Attempt {attempt.attempt}: {ended} ({attempt.phase}{step})"]
     lines.append(f"  task {attempt.task_id}, group {attempt.group_id}")
     if attempt.error:
-        lines.append(f"  error: {attempt.error}")
+        lines.append(f"  {'' if unrewarded else 'error: '}{attempt.error}")
     for reward in attempt.rewards:
         scope = "rollout" if reward.call_id is None else f"call {reward.call_id}"
         note = "" if reward.counted else "; counts for nothing: that call gave no transition"
@@ -74,9 +80,7 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
     agent = f", agent {call.agent}" if call.agent else ""
     ended = f"{call.status}, finished by {call.finish_reason}" if call.finish_reason else call.status
     lines = [f"model {call.model} ({served}){agent}: {ended}"]
-    step = "" if call.step is None else f" in step {call.step}"
-    why = "" if call.fate == call.reason else f": {call.reason}"
-    lines.append(f"{call.fate}{step}{why}{f' ({call.detail})' if call.detail else ''}")
+    lines.append(_fate(call))
     lines.append(
         f"reward {_number(call.reward)}, return {_number(call.episode_return)}, advantage {_number(call.advantage)}"
     )
@@ -87,9 +91,19 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
     return lines
 
 
+def _fate(call: ExplainedCall) -> str:
+    if call.reason == Reason.NOT_IN_TRAINING.value:  # "dropped" would read as if something were wrong
+        return f"not trained: {call.detail}"
+    step = "" if call.step is None else f" in step {call.step}"
+    why = "" if call.fate == call.reason else f": {call.reason}"
+    return f"{call.fate}{step}{why}{f' ({call.detail})' if call.detail else ''}"
+
+
 def _prompt_lines(call: ExplainedCall, limit: int) -> list[str]:
     if call.prompt_ids is None:
         return ["prompt: token ids unknown"]
+    if not call.decoded:
+        return [f"prompt, {len(call.prompt_ids)} tokens, mask 0{_UNDECODED}:", *_ids(call.prompt_ids, limit)]
     text = call.prompt_text
     hidden = max(0, len(text) - limit)
     note = f", the first {hidden} characters not shown" if hidden else ""
@@ -98,13 +112,30 @@ def _prompt_lines(call: ExplainedCall, limit: int) -> list[str]:
 
 def _action_lines(call: ExplainedCall) -> list[str]:
     if call.action_ids is None:
-        return ["sampled: token ids unknown"]
+        return ["sampled: token ids unknown", *_told(call)]
     mask = call.mask[-1] if call.action_ids else 0
+    if not call.decoded:
+        return [
+            f"sampled, {len(call.action_ids)} tokens, mask {mask}{_UNDECODED}:",
+            *_ids(call.action_ids, len(call.action_ids)),
+            *_told(call),
+        ]
     lines = [f"sampled, {len(call.action_ids)} tokens, mask {mask}:", *_quoted(call.action_text)]
     if call.logprobs and len(call.logprobs) == len(call.action_ids):
         pairs = [f"{piece!r} {value:.3f}" for piece, value in zip(call.action_pieces, call.logprobs, strict=True)]
         lines += ["log-probabilities:", *_wrapped(pairs)]
     return lines
+
+
+def _told(call: ExplainedCall) -> list[str]:
+    return ["answered:", *_quoted(call.answer)] if call.answer else []
+
+
+def _ids(ids: Sequence[int], limit: int) -> list[str]:
+    """Token ids behind a bar, the last `limit` of them."""
+    hidden = max(0, len(ids) - limit)
+    shown = _wrapped([str(token) for token in ids[hidden:]])
+    return [f"  |{line[1:]}" for line in [*([f"  ... {hidden} more before"] if hidden else []), *shown]]
 
 
 def _quoted(text: str) -> list[str]:

@@ -210,6 +210,11 @@ class ScriptedBackend:
         """Bytes."""
         return self._chat_format
 
+    @property
+    def mismatch(self) -> bool:
+        """Never: nothing is computed twice."""
+        return False
+
     def describe(self) -> Mapping[str, Any]:
         """Its name; there is nothing else to say."""
         return {"model": "scripted", "parameters": 0}
@@ -234,9 +239,11 @@ class ScriptedFactory:
     Args:
         script: what the samplers answer.
         capabilities: what the backends are said to honour.
+        uncertain: whether the backends' `mismatch` is said to be known only once they are made.
     """
 
-    def __init__(self, script: Script, *, capabilities: Capabilities | None = None) -> None:
+    def __init__(self, script: Script, *, capabilities: Capabilities | None = None, uncertain: bool = False) -> None:
+        self._uncertain = uncertain
         self.capabilities = capabilities or Capabilities(
             estimator_levels=frozenset({"transition", "token"}), values=True
         )
@@ -253,9 +260,9 @@ class ScriptedFactory:
         return _Options.model_validate(dict(options)).model_dump()
 
     def may_mismatch(self, options: Mapping[str, Any]) -> bool:
-        """Never: nothing is computed twice."""
+        """As told; the backends never do."""
         self.check(options)
-        return False
+        return self._uncertain
 
     def chat_format(self, options: Mapping[str, Any]) -> ByteChatFormat:
         """Bytes."""

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from spangrad.gateway._address import Address
 from spangrad.gateway._server import ServerThread
 from spangrad.testing._byte_chat_format import ByteChatFormat
 from spangrad.testing._scripted_sampler import scripted_logprob
@@ -59,7 +60,8 @@ class ScriptedEndpoint:
         self._lock = threading.Lock()
         self._format = ByteChatFormat()
         routes = [Route("/v1/chat/completions", self._chat, methods=["POST"])]
-        self._server = ServerThread(Starlette(routes=routes), host="127.0.0.1", port=0, name="scripted-endpoint")
+        self._address = Address()
+        self._server = ServerThread(Starlette(routes=routes), address=self._address, name="scripted-endpoint")
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -73,7 +75,7 @@ class ScriptedEndpoint:
     @property
     def base_url(self) -> str:
         """OpenAI base URL, `/v1` included."""
-        return f"http://127.0.0.1:{self._server.port}/v1"
+        return f"{self._address.base_url}/v1"
 
     async def _chat(self, request: Request) -> Response:
         body = await request.json()

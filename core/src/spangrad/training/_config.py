@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from spangrad.backend import SOLE_POLICY
 from spangrad.rollouts.rules import OPTIONS
@@ -91,7 +91,9 @@ class JudgeTable(Table):
     @model_validator(mode="after")
     def _a_range(self) -> JudgeTable:
         if not self.lowest < self.highest:
-            raise ValueError("lowest must be below highest")
+            raise ValueError(
+                f"lowest = {self.lowest:g} is not below highest = {self.highest:g}; not given, they are 0 and 1"
+            )
         return self
 
 
@@ -118,7 +120,7 @@ class RuleTable(Table):
     """Only calls of this agent are rewarded."""
     at_most: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Most that the sizes of its rewards come to in a rollout."""
-    at_least: Annotated[int, Field(ge=100, le=999)] | None = None
+    at_least: Annotated[int, Field(ge=100, le=599)] | None = None
     """For http_status: the lowest status that counts; 400 if not given."""
     seconds: Seconds | None = None
     """For slow_tool: what takes longer counts."""
@@ -158,6 +160,13 @@ class RewardsTable(Table):
     """What rollouts that take too many tokens lose."""
     rules: list[RuleTable] = Field(default_factory=list)
     """What rewards single calls by itself."""
+
+    @field_validator("weights")
+    @classmethod
+    def _some_weight(cls, weights: dict[str, float]) -> dict[str, float]:
+        if weights and not any(weights.values()):
+            raise ValueError("every weight is 0; there would be nothing to learn")
+        return weights
 
 
 class TasksTable(Table):
@@ -366,3 +375,9 @@ class TrainConfig(Table):
             TrainedPolicy(name, tuple(table.aliases or [name]), None if table.train is None else tuple(table.train))
             for name, table in self.policies.items()
         )
+
+    @property
+    def trained_agents(self) -> frozenset[str] | None:
+        """Names of the agents whose calls are trained on; None where all are."""
+        agents = [policy.agents for policy in self.trained]
+        return None if None in agents else frozenset(name for names in agents for name in names or ())

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from spangrad.errors import ConfigError
+from spangrad.errors import ConfigError, PluginError
 from spangrad.lightningrl import CreditAssigner, CreditAssignerFactory, configured
 from spangrad.plugins import Plugins
 from spangrad.rollouts import load_function
@@ -52,13 +52,25 @@ def _parts(name: str, entries: Any, plugins: Plugins, folder: Path) -> list[tupl
     )
     if not isinstance(entries, list):
         raise ConfigError(f"The {NOUN} {name!r} has of = {entries!r}", cure=cure)
-    parts = []
-    for entry in entries:
-        given = dict(entry) if isinstance(entry, dict) else entry
-        weight = given.pop("weight", 1.0) if isinstance(given, dict) else 1.0
+    parts, wrong = [], []
+    for number, entry in enumerate(entries):
         try:
-            part = NamedTable.model_validate(given)
-        except ValidationError as error:
-            raise ConfigError(f"The {NOUN} {name!r} has {entry!r} among its parts", cure=cure) from error
-        parts.append((credit_assigner(part, plugins, folder), weight))
+            parts.append(_part(name, entry, plugins, folder, cure))
+        except (ConfigError, PluginError) as error:
+            wrong.append(f"of.{number}: {error}")
+    if wrong:
+        raise ConfigError("; ".join(wrong))
     return parts
+
+
+def _part(name: str, entry: Any, plugins: Plugins, folder: Path, cure: str) -> tuple[CreditAssigner, float]:
+    """An assigner of a sum with its weight."""
+    given = dict(entry) if isinstance(entry, dict) else entry
+    weight = given.pop("weight", 1.0) if isinstance(given, dict) else 1.0
+    try:
+        part = NamedTable.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"The {NOUN} {name!r} has {entry!r} among its parts", cure=cure) from error
+    assigner = credit_assigner(part, plugins, folder)
+    plugins.credit_assigners.get(name)(of=[(assigner, weight)])  # which looks at the weight
+    return assigner, weight

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from spangrad.errors import ConfigError
-from spangrad.training._config import TrainConfig
+from spangrad.training._config import NamedTable, TrainConfig
 from spangrad.training._toml_positions import KeyPath, key_lines, line_of
 
 
@@ -48,7 +48,10 @@ class LoadedConfig:
         path = (*within, *(part for part in item["loc"] if part not in {"str", "list[str]"}))
         name = ".".join(str(part) for part in path)
         message = {"extra_forbidden": "unknown key", "missing": "required, but missing"}.get(item["type"])
-        if message is None:
+        if item["type"] in {"model_type", "dict_type"}:
+            named = item.get("ctx", {}).get("class_name") == NamedTable.__name__
+            message = f"must be {'a name, or a table with a name' if named else 'a table'} (got {item['input']!r})"
+        elif message is None:
             message = item["msg"].removeprefix("Value error, ")
             if not isinstance(item["input"], Mapping):
                 message += f" (got {item['input']!r})"
@@ -67,6 +70,25 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     Raises:
         ConfigError: the file is missing, is not TOML, or holds wrong or unknown keys (all of them in one message).
     """
+    loaded, problems = read_config(path, overrides)
+    if problems:
+        raise config_error(path, problems)
+    return loaded
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> tuple[LoadedConfig, list[str]]:
+    """Reads a train.toml, and goes on without the keys that are wrong, so that others can be looked at too.
+
+    Args:
+        path: the file.
+        overrides: as for `load_config`.
+
+    Returns:
+        The settings without those that are wrong, and what is wrong with these.
+
+    Raises:
+        ConfigError: the file is missing or is not TOML, or nothing is left without its wrong keys.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -84,14 +106,37 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     options = data.pop(backend, {}) if isinstance(backend, str) and backend not in TrainConfig.model_fields else {}
     lines = key_lines(text)
     draft = LoadedConfig(_NOTHING, {}, path.parent.resolve(), path, lines, overridden)
+    problems: list[str] = []
+    if not isinstance(options, Mapping):
+        problems.append(f"{draft.where(backend)}: {backend}: must be a table")
+        options = {}
     try:
         config = TrainConfig.model_validate(data)
     except ValidationError as error:
-        raise config_error(path, draft.problems(error)) from error
-    if not isinstance(options, Mapping):
-        raise config_error(path, [f"{draft.where(backend)}: {backend}: must be a table"])
+        problems += draft.problems(error)
+        config = _without_wrong_keys(data, error, path, problems)
     model = resolved_model(config.policy.model, draft.folder)
-    return replace(draft, config=config, backend_options={"model": model, **options})
+    return replace(draft, config=config, backend_options={"model": model, **options}), problems
+
+
+def _without_wrong_keys(
+    data: dict[str, Any], error: ValidationError, path: Path, problems: Sequence[str]
+) -> TrainConfig:
+    """The settings without those that pydantic refused."""
+    for item in error.errors(include_url=False):
+        table: Any = data
+        holder: tuple[dict[str, Any], str] | None = None
+        for part in item["loc"]:
+            if not isinstance(table, dict) or part not in table:
+                break
+            holder = (table, str(part))
+            table = table[part]
+        if holder is not None:
+            holder[0].pop(holder[1])
+    try:
+        return TrainConfig.model_validate(data)
+    except ValidationError:
+        raise config_error(path, problems) from error
 
 
 _NOTHING = TrainConfig.model_construct()

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast, get_args
 
 from spangrad.backend import CORRECTIONS, LOSSES, Capabilities, CriticSettings, KlForm, KlTerm, LossSettings
 from spangrad.errors import ConfigError
 from spangrad.lightningrl import configured
 from spangrad.training._config import NamedTable, TrainConfig
 from spangrad.training._loaded_config import LoadedConfig
+from spangrad.training._problems import Problems
 
 T = TypeVar("T")
 Problem = tuple[tuple[str, ...], str]
 """The key that is wrong, and what is wrong with it."""
 
 
-def loss_settings(loaded: LoadedConfig) -> LossSettings:
+def loss_settings(loaded: LoadedConfig, problems: Problems | None = None) -> LossSettings:
     """The loss of the table [algorithm].
 
+    Args:
+        loaded: the settings.
+        problems: gets unknown names and options, and values that cannot be; the loss goes without them.
+
     Raises:
-        ConfigError: an unknown name or option, or a value that cannot be.
+        ConfigError: where nobody gathers problems, there are some.
     """
+    if problems is None:
+        problems = Problems(loaded)
+        loss = loss_settings(loaded, problems)
+        problems.check()
+        return loss
     table = loaded.config.algorithm
-    kl = table.kl
-    return LossSettings(
-        policy=_named("loss", table.loss, LOSSES),
-        kl=None if kl is None else configured("KL term", kl.name, partial(KlTerm, cast("KlForm", kl.name)), kl.options),
-        entropy_bonus=table.entropy_bonus,
-        corrections=tuple(_named("correction", correction, CORRECTIONS) for correction in table.corrections),
-        critic=configured("table", "critic", CriticSettings, table.critic or {}),
-    )
+    loss = LossSettings(entropy_bonus=table.entropy_bonus)
+    with problems.at("algorithm", "loss"):
+        loss = replace(loss, policy=_named("loss", table.loss, LOSSES))
+    with problems.at("algorithm", "kl"):
+        kl = table.kl
+        if kl is not None:
+            term = configured("KL term", kl.name, partial(KlTerm, cast("KlForm", kl.name)), kl.options)
+            loss = replace(loss, kl=term)
+    with problems.at("algorithm", "critic"):
+        loss = replace(loss, critic=configured("table", "critic", CriticSettings, table.critic or {}))
+    corrections = []
+    for index, correction in enumerate(table.corrections):
+        with problems.at("algorithm", "corrections", index):
+            corrections.append(_named("correction", correction, CORRECTIONS))
+    with problems.at("algorithm", "corrections"):
+        return replace(loss, corrections=tuple(corrections))
+    return loss
 
 
 def proximal_policy(config: TrainConfig) -> Literal["sampler", "step_start"]:
@@ -117,15 +137,17 @@ def _older_samples(config: TrainConfig) -> bool:
 def _not_honoured(config: TrainConfig, capabilities: Capabilities) -> Iterator[Problem]:
     """What the backend cannot do."""
     table, backend = config.algorithm, f"the backend {config.backend}"
-    if table.loss.name not in capabilities.losses:
+    if table.loss.name in LOSSES and table.loss.name not in capabilities.losses:
         yield ("algorithm", "loss"), f"{backend} knows the losses {', '.join(sorted(capabilities.losses))}"
     if table.kl is not None and not capabilities.kl_forms:
         yield ("algorithm", "kl"), f"{backend} has no reference policy; it would do nothing"
-    elif table.kl is not None and table.kl.name not in capabilities.kl_forms:
+    elif table.kl is not None and table.kl.name in get_args(KlForm) and table.kl.name not in capabilities.kl_forms:
         yield ("algorithm", "kl"), f"{backend} knows the KL terms {', '.join(sorted(capabilities.kl_forms))}"
     if table.entropy_bonus and not capabilities.entropy_bonus:
         yield ("algorithm", "entropy_bonus"), f"{backend} has no entropy term; it would do nothing"
-    unknown = sorted({correction.name for correction in table.corrections} - capabilities.corrections)
+    unknown = sorted(
+        ({correction.name for correction in table.corrections} & CORRECTIONS.keys()) - capabilities.corrections
+    )
     if unknown:
         known = ", ".join(sorted(capabilities.corrections)) or "none"
         yield ("algorithm", "corrections"), f"{backend} knows not {', '.join(unknown)} (known: {known})"

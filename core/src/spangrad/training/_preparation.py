@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from spangrad.backend import Backend, BackendFactory, LossSettings
-from spangrad.errors import ConfigError
+from spangrad.gateway import Address
 from spangrad.lightningrl import Grouping, LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
-from spangrad.rollouts import OVERLONG, Agent, Judges, Task, load_agent
+from spangrad.rollouts import Agent, Judges, Task, clients_pointed_at, load_agent
 from spangrad.training._config import TrainConfig
+from spangrad.training._conflicts import conflicts
 from spangrad.training._credit import credit_assigner
 from spangrad.training._critic import critic_conflicts
 from spangrad.training._judges import load_judges
-from spangrad.training._loaded_config import LoadedConfig, config_error, load_config
-from spangrad.training._loss import Problem, loss_conflicts, loss_settings
+from spangrad.training._loaded_config import LoadedConfig, read_config
+from spangrad.training._loss import loss_conflicts, loss_settings
 from spangrad.training._policies import policy_conflicts, wants_initial
+from spangrad.training._problems import Problems
 from spangrad.training._run_folder import RunSettings
 from spangrad.training._tasks import digest, load_demonstrations, load_tasks
-from spangrad.transitions import FAILURE_REWARD, FailurePolicies, RewardWeights, Treatment
-
-T = TypeVar("T")
+from spangrad.transitions import FailurePolicies, RewardWeights
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,12 @@ class PolicyPreparation:
         config = self.config
         names = [policy.name for policy in config.trained]
         return RunSettings(
-            config.backend, dict(self.backend_options), config.seed, names, config.model_dump(mode="json")
+            config.backend,
+            dict(self.backend_options),
+            config.seed,
+            names,
+            config.model_dump(mode="json"),
+            tokenizer_known=config.policy.endpoint is None or "model" in config.policy.model_fields_set,
         )
 
 
@@ -69,16 +74,14 @@ class Preparation(PolicyPreparation):
     """A checked run, ready to start."""
 
     algorithm: LightningRL
+    loss: LossSettings
     agent: Agent
     judges: Judges
     tasks: tuple[Task, ...]
     heldout: Mapping[str, tuple[Task, ...]]
     demonstrations: tuple[Mapping[str, Any], ...]
-
-    @property
-    def loss(self) -> LossSettings:
-        """The policy loss the settings ask for."""
-        return loss_settings(self.loaded)
+    address: Address
+    """Where the gateway will listen, reserved; modules of the user's have been told it when they were imported."""
 
     @property
     def failures(self) -> FailurePolicies:
@@ -98,200 +101,197 @@ class Preparation(PolicyPreparation):
         }
 
 
-def prepare(path: Path, overrides: Sequence[str], plugins: Plugins) -> Preparation:
+def prepare(path: Path, overrides: Sequence[str], plugins: Plugins, *, port: int = 0) -> Preparation:
     """Reads and checks everything a train.toml names, without loading a model.
 
+    Modules of the user's are imported with clients pointed at the gateway that is to come, so that a client they make
+    at import reaches it.
+
+    Args:
+        path: the file.
+        overrides: "table.key=value" each.
+        plugins: where names are looked up.
+        port: where the gateway will listen; 0 takes a free port.
+
     Raises:
-        ConfigError: wrong settings; every problem found is in the one message.
-        PluginError: the backend, assigner or estimator asked for is not usable.
-        AgentError, TaskError: the agent, reward function, tasks or demonstrations cannot be loaded.
+        ConfigError: wrong settings, or an agent, function or file that cannot be loaded; every problem found is in the one
+            message.
+        GatewayError: the port is in use.
     """
-    loaded = load_config(path, overrides)
-    config, folder = loaded.config, loaded.folder
-    tasks = load_tasks(config.tasks.train, folder, key="tasks.train")
-    factory, options, algorithm = checked_parts(
-        loaded, plugins, lambda factory, options: _conflicts(loaded, factory, options, len(tasks))
-    )
+    loaded, wrong = read_config(path, overrides)
+    problems = Problems(loaded, wrong)
+    address, environ = reserved(port), dict(os.environ)
+    with clients_pointed_at(address.base_url):
+        tasks, heldout = _tasks(loaded, problems)
+        parts = checked_parts(loaded, plugins, problems)
+        if not wrong:  # what is left of the settings may contradict itself for lack of the rest
+            _find_conflicts(loaded, parts, problems, tasks=len(tasks) if tasks else None)
+        agent = loaded_agent(loaded, problems)
+        judges = load_judges(loaded, problems, environ)
+        demonstrations = _demonstrations(loaded, problems)
+    problems.check()
+    if parts.factory is None or parts.algorithm is None or parts.loss is None or agent is None:
+        raise AssertionError("what is missing is a problem")
     return Preparation(
         loaded=loaded,
         plugins=plugins,
-        factory=factory,
-        backend_options=options,
-        algorithm=algorithm,
-        agent=load_agent(config.agent.run or config.agent.command or "", folder),
-        judges=load_judges(loaded),
+        factory=parts.factory,
+        backend_options=parts.options,
+        algorithm=parts.algorithm,
+        loss=parts.loss,
+        agent=agent,
+        judges=judges,
         tasks=tasks,
-        heldout={
-            name: load_tasks(source, folder, key=f"tasks.heldout.{name}")
-            for name, source in config.tasks.heldout.items()
-        },
-        demonstrations=_demonstrations(config, folder),
+        heldout=heldout,
+        demonstrations=demonstrations,
+        address=address,
     )
 
 
-def checked_parts(
-    loaded: LoadedConfig,
-    plugins: Plugins,
-    conflicts: Callable[[BackendFactory, Mapping[str, Any]], Sequence[str]] = lambda *_: (),
-) -> tuple[BackendFactory, Mapping[str, Any], LightningRL]:
-    """The backend's factory, its checked options, and the algorithm.
+def reserved(port: int) -> Address:
+    """The address the gateway will have, settled before anything is imported that is to know it.
+
+    Raises:
+        GatewayError: the port is in use.
+    """
+    address = Address(port=port)
+    address.reserve()
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedParts:
+    """What the settings name besides the user's own; None where there is a problem."""
+
+    factory: BackendFactory | None
+    options: Mapping[str, Any]
+    """Of the backend, checked; empty where there is a problem."""
+    algorithm: LightningRL | None
+    loss: LossSettings | None
+
+
+def checked_parts(loaded: LoadedConfig, plugins: Plugins, problems: Problems) -> CheckedParts:
+    """The backend's factory, its checked options, the algorithm and the loss.
 
     Args:
         loaded: the settings.
         plugins: where names are looked up.
-        conflicts: finds further problems, given the factory and its checked options.
-
-    Raises:
-        ConfigError: every problem found is in the one message.
-        PluginError: the backend, assigner or estimator asked for is not usable.
+        problems: gets what is wrong.
     """
-    factory = plugins.backends.get(loaded.config.backend)
-    problems: list[str] = []
-    options = _collect(problems, lambda: _checked_options(loaded, factory, problems)) or {}
-    algorithm = _collect(problems, lambda: _algorithm(loaded, plugins, factory))
-    problems += _located(loaded, policy_conflicts(loaded.config, loaded.config.backend, factory.capabilities))
-    loss = _collect(problems, lambda: loss_settings(loaded))
-    if algorithm is not None and loss is not None:
-        problems += _located(loaded, critic_conflicts(loaded.config, algorithm, loss.critic))
-    if loss is not None:
-        problems += conflicts(factory, options)
-    if problems or algorithm is None:
-        raise config_error(loaded.path, problems)
-    return factory, options, algorithm
+    factory, options = None, {}
+    with problems.at("backend"):
+        factory = plugins.backends.get(loaded.config.backend)
+        options = dict(_checked_options(loaded, factory, problems))
+    algorithm = _algorithm(loaded, plugins, factory, problems)
+    if factory is not None:
+        problems.extend(policy_conflicts(loaded.config, loaded.config.backend, factory.capabilities))
+    before = len(problems)
+    loss = loss_settings(loaded, problems)
+    sound = len(problems) == before
+    if algorithm is not None and sound:
+        problems.extend(critic_conflicts(loaded.config, algorithm, loss.critic))
+    return CheckedParts(factory, options, algorithm, loss if sound else None)
 
 
-def _collect(problems: list[str], part: Callable[[], T]) -> T | None:
-    """The part's result; a ConfigError of it joins the list instead of ending the search for further ones."""
-    try:
-        return part()
-    except ConfigError as error:
-        problems.append(str(error))
-        return None
+def loaded_agent(loaded: LoadedConfig, problems: Problems) -> Agent | None:
+    """The agent; None, and a problem, where it cannot be loaded."""
+    table = loaded.config.agent
+    with problems.at("agent", "run" if table.run is not None else "command"):
+        return load_agent(table.run or table.command or "", loaded.folder)
+    return None
 
 
-def _checked_options(loaded: LoadedConfig, factory: BackendFactory, problems: list[str]) -> Mapping[str, Any]:
+def _checked_options(loaded: LoadedConfig, factory: BackendFactory, problems: Problems) -> Mapping[str, Any]:
     try:
         return factory.check(loaded.backend_options)
     except ValidationError as error:
-        problems += loaded.problems(error, within=(loaded.config.backend,))
+        problems.listed(loaded.problems(error, within=(loaded.config.backend,)))
         return {}
 
 
-def _algorithm(loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory) -> LightningRL:
-    table = loaded.config.algorithm
+def _algorithm(
+    loaded: LoadedConfig, plugins: Plugins, factory: BackendFactory | None, problems: Problems
+) -> LightningRL | None:
+    """The algorithm; None, and problems, where a part of it cannot be made."""
+    table, rewards = loaded.config.algorithm, loaded.config.rewards
     estimator, weighting = table.estimator, table.weighting
-    with _blamed_on(loaded, "algorithm", "credit"):
+    assigner = comparison = weights = None
+    with problems.at("algorithm", "credit"):
         assigner = credit_assigner(table.credit, plugins, loaded.folder)
-    with _blamed_on(loaded, "algorithm", "estimator"):
+    with problems.at("algorithm", "estimator"):
         comparison = configured(
             "advantage estimator", estimator.name, plugins.advantage_estimators.get(estimator.name), estimator.options
         )
-    with _blamed_on(loaded, "algorithm", "weighting"):
+    with problems.at("algorithm", "weighting"):
         weights = configured(
             "weighting", weighting.name, partial(Weighting, cast("WeightingName", weighting.name)), weighting.options
         )
+    if assigner is None or comparison is None or weights is None:
+        return None
     algorithm = LightningRL(
         credit=assigner,
         estimator=comparison,
         weighting=weights,
         grouping=Grouping(table.per_agent, table.statistics),
-        component_weights=RewardWeights(loaded.config.rewards.weights),
+        component_weights=RewardWeights(rewards.weights),
+        names=(table.credit.name, estimator.name),
     )
     needs = comparison.requirements
     if loaded.config.training.refill_rounds and (needs.memory or needs.values or needs.among != "task"):
-        with _blamed_on(loaded, "training", "refill_rounds"):
-            raise ConfigError(
-                f"{estimator.name} learns from groups of equal returns too, so none has to be replaced; it would do nothing",
-                cure="Remove refill_rounds, or choose an estimator that compares rollouts of one task, such as grpo",
-            )
-    with _blamed_on(loaded, "algorithm", "estimator"):
-        algorithm.check(
-            rollouts_per_task=loaded.config.training.rollouts_per_task,
-            estimator_levels=factory.capabilities.estimator_levels,
-            values=factory.capabilities.values,
+        what = (
+            f"{estimator.name} learns from groups of equal returns too, so none has to be replaced; it would do nothing"
         )
+        problems.add(("training", "refill_rounds"), what)
+    if factory is not None:
+        with problems.at("algorithm", "estimator"):
+            algorithm.check(
+                rollouts_per_task=loaded.config.training.rollouts_per_task,
+                estimator_levels=factory.capabilities.estimator_levels,
+                values=factory.capabilities.values,
+            )
     return algorithm
 
 
-def _demonstrations(config: TrainConfig, folder: Path) -> tuple[Mapping[str, Any], ...]:
+def _tasks(loaded: LoadedConfig, problems: Problems) -> tuple[tuple[Task, ...], Mapping[str, tuple[Task, ...]]]:
+    """Those to train on, and the held-out sets; without any where there is a problem."""
+    table = loaded.config.tasks
+    tasks: tuple[Task, ...] = ()
+    with problems.at("tasks", "train"):
+        tasks = load_tasks(table.train, loaded.folder, key="tasks.train")
+    heldout = {}
+    for name, source in table.heldout.items():
+        with problems.at("tasks", "heldout", name):
+            heldout[name] = load_tasks(source, loaded.folder, key=f"tasks.heldout.{name}")
+    return tasks, heldout
+
+
+def _demonstrations(loaded: LoadedConfig, problems: Problems) -> tuple[Mapping[str, Any], ...]:
+    config = loaded.config
     if config.warm_start is None:
         return ()
     names = [policy.name for policy in config.trained]
-    return load_demonstrations(config.warm_start.demonstrations, folder, policies=names)
+    with problems.at("warm_start", "demonstrations"):
+        return load_demonstrations(config.warm_start.demonstrations, loaded.folder, policies=names)
+    return ()
 
 
-def _one_agent(config: TrainConfig) -> bool:
-    """Whether the calls of one agent are all that is trained on."""
-    agents = [policy.agents for policy in config.trained]
-    return None not in agents and len({name for names in agents for name in names or ()}) == 1
+def _find_conflicts(loaded: LoadedConfig, parts: CheckedParts, problems: Problems, *, tasks: int | None) -> None:
+    """Looks for settings that are fine one by one, but contradict each other or would do nothing."""
+    credit = None if parts.algorithm is None else parts.algorithm.credit
+    problems.extend(conflicts(loaded.config, tasks=tasks, credit=credit))
+    factory = parts.factory
+    if factory is not None and parts.loss is not None:
+        mismatch = not parts.options or factory.may_mismatch(parts.options)
+        problems.extend(loss_conflicts(loaded, factory.capabilities, may_mismatch=mismatch))
 
 
-@contextmanager
-def _blamed_on(loaded: LoadedConfig, *key: str) -> Iterator[None]:
-    """Errors of the block name the setting and its place."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{loaded.where(*key)}: {'.'.join(key)}: {error.what}", cure=error.cure) from error
-
-
-def _conflicts(loaded: LoadedConfig, factory: BackendFactory, options: Mapping[str, Any], tasks: int) -> list[str]:
-    """Settings that are fine one by one, but contradict each other or would do nothing."""
-    config = loaded.config
-    training = config.training
-    found: list[Problem] = []
-    if config.policy.endpoint is not None and config.warm_start is not None:
-        found.append(
-            (("warm_start",), "the endpoint would not see the warm-started model; it would do nothing to the rollouts")
-        )
-    if training.tasks_per_step > tasks:
-        found.append(
-            (
-                ("training", "tasks_per_step"),
-                f"a step takes {training.tasks_per_step} tasks, but there are only {tasks}",
-            )
-        )
-    if training.updates_per_step > training.tasks_per_step:
-        found.append((("training", "updates_per_step"), "more updates than groups to share out among them"))
-    if training.refill_rounds and training.tasks_per_step == tasks:
-        found.append((("training", "refill_rounds"), "a step takes all tasks there are, so no other could be drawn"))
-    found += _failure_conflicts(config)
-    bound = config.algorithm.max_staleness
-    if training.overlap and bound is not None and bound < training.updates_per_step:
-        what = f"with overlap a call is answered by a policy up to {training.updates_per_step} versions older; raise it"
-        found.append((("algorithm", "max_staleness"), what))
-    if training.overlap and training.steps < 2:  # noqa: PLR2004 - there is no next step then
-        found.append((("training", "overlap"), "there is no step after the first; it would do nothing"))
-    if config.algorithm.per_agent and _one_agent(config):
-        found.append((("algorithm", "per_agent"), "policy.train names one agent only; it would do nothing"))
-    if config.evaluation.every and not config.tasks.heldout:
-        found.append((("evaluation", "every"), "there is no [tasks.heldout] to evaluate on; it would do nothing"))
-    found += [
-        (("policy", key), "there is no endpoint; it would do nothing")
-        for key in ("endpoint_model", "endpoint_key_env")
-        if getattr(config.policy, key) is not None and config.policy.endpoint is None
+def settled_settings(preparation: Preparation, backend: Backend) -> list[str]:
+    """What of the loss does nothing after all, now that the model is loaded and it is known how it computes, as sentences."""
+    before = preparation.factory.may_mismatch(preparation.backend_options)
+    if not before or backend.mismatch:
+        return []
+    found = loss_conflicts(preparation.loaded, preparation.factory.capabilities, may_mismatch=False)
+    return [
+        f"Sampler and learner turn out to compute alike, so {'.'.join(key)} has no effect: {problem}"
+        for key, problem in found
     ]
-    found += loss_conflicts(loaded, factory.capabilities, may_mismatch=not options or factory.may_mismatch(options))
-    return _located(loaded, found)
-
-
-def _located(loaded: LoadedConfig, found: Iterable[Problem]) -> list[str]:
-    """The problems with the settings' names and places."""
-    return [f"{loaded.where(*key)}: {'.'.join(key)}: {problem}" for key, problem in found]
-
-
-def _failure_conflicts(config: TrainConfig) -> list[Problem]:
-    """What contradicts how failures and length are to be rewarded."""
-    weights, judge = config.rewards.weights, config.rewards.judge
-    found: list[Problem] = [
-        (("failures", kind.value), f"rewards.weights has no weight for {FAILURE_REWARD!r}, the penalty's name")
-        for kind, policy in config.failures.policies().by_kind.items()
-        if policy.treatment is Treatment.PENALISE and weights and FAILURE_REWARD not in weights
-    ]
-    if config.rewards.overlong is not None and weights and OVERLONG not in weights:
-        found.append((("rewards", "overlong"), f"rewards.weights has no weight for {OVERLONG!r}"))
-    if config.failures.groups == "refill" and judge is not None and judge.relative:
-        found.append(
-            (("failures", "groups"), "rewards.judge compares a group once; rollouts added later could not be judged")
-        )
-    return found

@@ -136,9 +136,8 @@ class PlainDisplay:
         phase, begun = _PlainPhase(total), time.monotonic()
         yield phase
         seconds = time.monotonic() - begun
-        self.line(
-            f"[{self._units}/{self._total}] {name}: {phase.items}/{phase.total} in {seconds:.1f}s {_joined(phase.figures)}"
-        )
+        so_far = f"[{self._units}/{self._total}] " if self._total else ""
+        self.line(f"{so_far}{name}: {phase.items}/{phase.total} in {seconds:.1f}s {_joined(phase.figures)}")
 
     def line(self, text: str) -> None:
         self._console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)

@@ -9,38 +9,32 @@ from spangrad.errors import ConfigError
 from spangrad.rollouts import is_async, load_function
 from spangrad.rollouts.rules import Rule
 from spangrad.training._config import RuleTable
-from spangrad.training._loaded_config import LoadedConfig, config_error
+from spangrad.training._loaded_config import LoadedConfig
+from spangrad.training._problems import Problems
 
 
-def load_rules(loaded: LoadedConfig) -> tuple[Rule, ...]:
+def load_rules(loaded: LoadedConfig, problems: Problems) -> tuple[Rule, ...]:
     """The rules, with the user's functions loaded.
 
-    Raises:
-        ConfigError: two rules of one name, a name without a weight where others have one, or functions that cannot be loaded
-            or do not take calls and spans; every problem is in the one message, with its line.
+    Args:
+        loaded: the settings.
+        problems: gets what is wrong: two rules of one name, a name without a weight where others have one, functions that
+            cannot be loaded or do not take calls and spans.
     """
     tables, weights = loaded.config.rewards.rules, loaded.config.rewards.weights
     counts = Counter(table.reward_name for table in tables)
-    problems: list[str] = []
     rules: list[Rule] = []
     for index, table in enumerate(tables):
         name = table.reward_name
         key = "when" if table.name is None else "name"
         if counts[name] > 1 and name in {rule.name for rule in rules}:
-            problems.append(_at(loaded, index, key, f"another rule has the name {name!r}; give each a name of its own"))
+            what = f"another rule has the name {name!r}; give each a name of its own"
+            problems.add(("rewards", "rules", index, key), what)
         if weights and name not in weights:
-            problems.append(_at(loaded, index, key, f"rewards.weights has no weight for {name!r}"))
-        try:
+            problems.add(("rewards", "rules", index, key), f"rewards.weights has no weight for {name!r}")
+        with problems.at("rewards", "rules", index, "call"):
             rules.append(_rule(table, loaded))
-        except ConfigError as error:
-            problems.append(_at(loaded, index, "call", str(error)))
-    if problems:
-        raise config_error(loaded.path, problems)
     return tuple(rules)
-
-
-def _at(loaded: LoadedConfig, index: int, key: str, problem: str) -> str:
-    return f"{loaded.where('rewards', 'rules', index, key)}: rewards.rules.{index}.{key}: {problem}"
 
 
 def _rule(table: RuleTable, loaded: LoadedConfig) -> Rule:

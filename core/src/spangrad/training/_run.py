@@ -16,7 +16,7 @@ from spangrad.training._evaluation import Evaluation, evaluation, evaluation_job
 from spangrad.training._loop import Trainer
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._output import shown_output
-from spangrad.training._preparation import Preparation
+from spangrad.training._preparation import Preparation, settled_settings
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._run_file import write_whole
 from spangrad.training._run_folder import RunFolder
@@ -24,9 +24,7 @@ from spangrad.training._session import open_session
 from spangrad.training._summary import RunSummary
 
 
-async def train(
-    preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay, *, port: int = 0
-) -> RunSummary:
+async def train(preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay) -> RunSummary:
     """Trains to the end and writes the summary and the reward curve; goes on from the folder's checkpoint, if there is one.
 
     SIGINT and SIGTERM end the run after saving it; a second SIGINT ends it at once.
@@ -35,16 +33,17 @@ async def train(
         preparation: the checked settings.
         open_folder: gives the run's folder; called once the model is loaded.
         display: shows where the run is.
-        port: where the gateway listens; 0 takes a free port.
 
     Raises:
         StopRequestedError: the run was asked to stop and has been saved.
         SpangradError: the run cannot go on.
     """
     with stop_on_signal() as stop:
-        async with open_session(preparation, open_folder, port=port) as session:
+        async with open_session(preparation, open_folder) as session:
             folder = session.folder
             display.line(f"Gateway at {session.gateway.base_url}, run folder {folder.path}")
+            for note in settled_settings(preparation, session.backend):
+                display.line(note)
             summary = await Trainer(session, display, stop).run()
     summary.write(folder.summary)
     draw_curve(MetricsFile(folder.metrics).read(), folder.curve, title=folder.path.name)
@@ -52,7 +51,7 @@ async def train(
 
 
 async def evaluate(
-    preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay, *, port: int = 0
+    preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay
 ) -> tuple[RunFolder, list[Evaluation]]:
     """Measures the preparation's model on every held-out set, greedily; writes evaluation.json and answers.jsonl.
 
@@ -64,7 +63,7 @@ async def evaluate(
     """
     measured, answers = [], []
     with stop_on_signal() as stop:
-        async with open_session(preparation, open_folder, port=port) as session:
+        async with open_session(preparation, open_folder) as session:
             for name, tasks in preparation.heldout.items():
                 with display.phase(f"evaluate {name}", len(tasks)) as phase:
                     collection = await collect(session, evaluation_jobs(name, tasks, 0), phase, stop)

@@ -42,6 +42,8 @@ class RunSettings:
     """Names of the policies trained."""
     config: dict[str, Any]
     """The train.toml, defaults filled in."""
+    tokenizer_known: bool = True
+    """Whether the backend's model has the tokenizer of what answered; not where an endpoint did and no model was named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spangrad.errors import ConfigError
+from spangrad.gateway import Address
 from spangrad.plugins import Plugins
 from spangrad.store import RolloutStatus, Store
 from spangrad.training._loaded_config import LoadedConfig
 from spangrad.training._preparation import PolicyPreparation, checked_parts
+from spangrad.training._problems import Problems
 from spangrad.training._run import stop_on_signal
 from spangrad.training._run_folder import RunFolder
 from spangrad.training._session import Listening, Serving, open_serving
@@ -26,8 +28,12 @@ def prepare_serving(loaded: LoadedConfig, plugins: Plugins) -> PolicyPreparation
         ConfigError: wrong settings; every problem found is in the one message.
         PluginError: the backend is not usable.
     """
-    factory, options, _ = checked_parts(loaded, plugins)
-    return PolicyPreparation(loaded=loaded, plugins=plugins, factory=factory, backend_options=options)
+    problems = Problems(loaded)
+    parts = checked_parts(loaded, plugins, problems)
+    problems.check()
+    if parts.factory is None:
+        raise AssertionError("what is missing is a problem")
+    return PolicyPreparation(loaded=loaded, plugins=plugins, factory=parts.factory, backend_options=parts.options)
 
 
 def checked_listening(host: str, port: int, key: str | None) -> Listening:
@@ -50,7 +56,7 @@ def checked_listening(host: str, port: int, key: str | None) -> Listening:
         raise ConfigError(
             "--key must be at least 8 printable ASCII characters without spaces", cure="Leave it out to get a good one"
         )
-    return Listening(host, port, key or secrets.token_hex(20), allow_anonymous=_is_loopback(host))
+    return Listening(Address(host, port), key or secrets.token_hex(20), allow_anonymous=_is_loopback(host))
 
 
 async def serve(

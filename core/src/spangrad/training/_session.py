@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spangrad.backend import Backend
-from spangrad.gateway import Engine, Gateway
+from spangrad.gateway import Address, Engine, Gateway
 from spangrad.rollouts import Runner
 from spangrad.store import FAILURES_NOTE, REWARD_WEIGHTS_NOTE, Store, open_store
 from spangrad.training._policies import Routing
@@ -50,9 +50,7 @@ class Session(Serving):
 class Listening:
     """Where a gateway listens and who may call it."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0 takes a free one."""
+    address: Address = field(default_factory=Address)
     key: str | None = None
     """The evaluator's; made up when None."""
     allow_anonymous: bool = True
@@ -97,21 +95,18 @@ async def open_serving(
 
 
 @asynccontextmanager
-async def open_session(
-    preparation: Preparation, open_folder: Callable[[], RunFolder], *, port: int = 0
-) -> AsyncIterator[Session]:
+async def open_session(preparation: Preparation, open_folder: Callable[[], RunFolder]) -> AsyncIterator[Session]:
     """Serves the model and gets ready to run the agent; closes all of it when the block ends, however it ends.
 
     Args:
         preparation: the checked run.
         open_folder: as for `open_serving`.
-        port: where the gateway listens; 0 takes a free port.
 
     Raises:
         RunFolderError, StoreError, GatewayError, ModelNotFoundError: a part cannot start.
     """
     table = preparation.config.rollouts
-    async with open_serving(preparation, open_folder, Listening(port=port)) as s:
+    async with open_serving(preparation, open_folder, Listening(preparation.address)) as s:
         runner = Runner(
             preparation.agent,
             preparation.judges.asking(f"{s.gateway.base_url}/v1", s.gateway.evaluator_key),
@@ -129,8 +124,7 @@ def _gateway(routing: Routing, store: Store, listening: Listening) -> Gateway:
     return Gateway(
         store,
         routing.table,
-        host=listening.host,
-        port=listening.port,
+        address=listening.address,
         evaluator_key=listening.key,
         allow_anonymous=listening.allow_anonymous,
     )

@@ -146,6 +146,12 @@ class _Source:
             records = None if inspect.iscoroutine(given) else list(given)
         except (Exception, SystemExit) as error:  # the user's code may raise anything; it is reported as theirs
             raise self.error(f"the function raised {type(error).__name__}: {error}") from error
+        for record in records or ():
+            if inspect.iscoroutine(record):
+                for one in records or ():
+                    if inspect.iscoroutine(one):
+                        one.close()  # as below
+                raise self.error("the function returns coroutines", cure="Let it return the tasks themselves")
         if records is None:
             given.close()  # else Python warns that it was never awaited
             raise self.error("the function returns a coroutine", cure="Let it return the list itself")

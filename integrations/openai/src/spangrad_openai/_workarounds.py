@@ -28,6 +28,7 @@ def work_around(replacements: Replacements) -> None:
     responses = importlib.import_module(f"{_PACKAGE}.v1.responses_wrappers")
     _replace(replacements, responses, "responses", _Recent)
     _replace(replacements, responses, "model_as_dict", _quietly)
+    _replace(replacements, responses, "_sanitize_sentinel_values", _as_plain_data)
 
 
 def _replace(replacements: Replacements, module: ModuleType, name: str, make: Callable[[Any], object]) -> None:
@@ -68,6 +69,21 @@ def _quietly(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return original(model) if dump is None else dump(warnings=False)
 
     return model_as_dict
+
+
+def _as_plain_data(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """It takes the Responses API's `reasoning` for a dict, `kwargs.get("reasoning", {}).get("summary")` in v1/responses_wrappers.py,
+    and gives up the span where that is openai's own object, as the Agents SDK passes it with its default model.
+
+    The arguments it is given here are its own copy, never those that openai is called with.
+    """
+
+    def _sanitize_sentinel_values(kwargs: Any) -> Any:
+        arguments = original(kwargs)
+        dump = getattr(arguments.get("reasoning"), "model_dump", None)
+        return arguments if dump is None else {**arguments, "reasoning": dump(warnings=False, exclude_unset=True)}
+
+    return _sanitize_sentinel_values
 
 
 class _Recent(dict[Any, Any]):

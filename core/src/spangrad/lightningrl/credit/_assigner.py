@@ -23,6 +23,8 @@ class CreditNeeds:
     """`Transition.agent`."""
     own_groups: bool = False
     """It compares calls within groups finer than a task, which an estimator that compares the whole batch would undo."""
+    losses: bool = False
+    """What it gives may be below 0 although no reward is."""
 
     def in_words(self) -> tuple[str, ...]:
         """One phrase per need; empty for an assigner that takes anything."""
@@ -31,6 +33,7 @@ class CreditNeeds:
             "scores of states": self.scores,
             "agents known by name": self.agents,
             "an estimator that compares within groups": self.own_groups,
+            "an estimator of returns below 0": self.losses,
         }
         return tuple(phrase for phrase, needed in phrases.items() if needed)
 
@@ -79,14 +82,20 @@ def unused_rewards(credit: CreditAssigner, batch: TransitionBatch) -> BoolArray:
     return unused
 
 
-def credit_warnings(credit: CreditAssigner, batch: TransitionBatch) -> tuple[str, ...]:
-    """What the user should know about how the assigner deals with the batch."""
+def credit_warnings(credit: CreditAssigner, batch: TransitionBatch, *, name: str) -> tuple[str, ...]:
+    """What the user should know about how the assigner deals with the batch.
+
+    Args:
+        credit: the assigner.
+        batch: the transitions.
+        name: what the configuration calls it.
+    """
     found = list(credit.warnings(batch)) if isinstance(credit, Warns) else []
     if unused := batch.call_rewards[unused_rewards(credit, batch)].tolist():
         sizes = [f"{reward:g}" for reward in dict.fromkeys(unused)]
         found.append(
             f"Rewards of calls are unused ({', '.join([*sizes[:5], *(['...'] if sizes[5:] else [])])}): the credit assigner "
-            f"{type(credit).__name__} makes nothing of them; return_to_go or turn_rewards would"
+            f"{name} makes nothing of them; return_to_go or turn_rewards would"
         )
     return tuple(found)
 

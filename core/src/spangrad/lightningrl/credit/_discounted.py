@@ -18,11 +18,11 @@ class Discounted:
     Calls are compared with the average call of the other rollouts: what a rollout brings into the mean is the mean of its
     calls' returns. That centres late calls, which stand near the reward, and early ones alike, but in a mean that counts the
     rollout itself ("grpo", "dr_grpo") its own number of calls moves its baseline: where calls have rewards and the agent decides
-    when to stop, `ReturnToGo` is the unbiased choice. The rollout's own reward arrives at the deepest step. With gamma = 1 and
-    no call rewards this equals `Identical`.
+    when to stop, `ReturnToGo` is the unbiased choice. The rollout's own reward arrives at the deepest step. With gamma = 1
+    nothing is discounted, and `ReturnToGo` has the better baseline.
     """
 
-    gamma: float = 1.0
+    gamma: float = 0.95
     """Discount per step, from 0 to 1. A step is a whole call: discounting by tokens would punish long answers."""
 
     def __post_init__(self) -> None:

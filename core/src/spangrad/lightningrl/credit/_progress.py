@@ -38,7 +38,7 @@ class Progress:
     """How much of a change each step further back gets, from 0 (the step that made it gets all) to 1 (all steps the same)."""
     omega: float = 1.0
     """Weight of the progress against the outcome."""
-    needs: ClassVar[CreditNeeds] = CreditNeeds(scores=True)
+    needs: ClassVar[CreditNeeds] = CreditNeeds(scores=True, losses=True)
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)

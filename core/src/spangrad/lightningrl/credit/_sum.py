@@ -44,6 +44,7 @@ class Sum:
             scores=any(needs.scores for needs in all_needs),
             agents=any(needs.agents for needs in all_needs),
             own_groups=any(needs.own_groups for needs in all_needs),
+            losses=any(needs.losses for needs in all_needs),
         )
 
     def comparisons(self, batch: TransitionBatch) -> tuple[Comparison, ...]:

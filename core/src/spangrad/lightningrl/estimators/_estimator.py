@@ -31,6 +31,8 @@ class Requirements:
     """It goes by a learnt value (`ValueEstimator`), which the backend must have; it compares no rollouts."""
     averages: bool = True
     """It takes means over rollouts or calls, so what counts once in them makes a difference."""
+    no_losses: bool = False
+    """It cannot take returns below 0."""
     whole_rollouts: bool = False
     """The formula holds for rollouts only: with a call as the unit of statistics it would be another one."""
 
@@ -49,6 +51,8 @@ class Requirements:
         if self.values:
             yield "values, from the backend"
             yield "credit and per_agent left out (it compares no calls)"
+        if self.no_losses:
+            yield "no return below 0"
         if self.whole_rollouts:
             yield 'statistics = "rollout"'
         if self.among == "agent":

@@ -23,7 +23,7 @@ class MaxRL:
     added to the mean: with no return below 0 the quotient is bounded by the number of rollouts.
     """
 
-    requirements: ClassVar[Requirements] = Requirements(min_group=2)
+    requirements: ClassVar[Requirements] = Requirements(min_group=2, no_losses=True)
 
     def advantages(self, comparisons: Sequence[Comparison]) -> FloatArray:
         """(T,) returns less the mean of their group, over that mean.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, Final
 
 from spangrad.errors import RewardError
@@ -82,8 +83,20 @@ class GroupJudge:
             RewardError: there are none, with what went wrong; it is so for the whole group.
         """
         answers = [rollout.output_text() for rollout in group]
-        question = question_among(self._settings, group[0].task, answers)
-        return [{NAME: score} for score in await asked(self._settings, question, len(group), limit=limit)]
+        order = _shown_order(group)
+        question = question_among(self._settings, group[0].task, [answers[place] for place in order])
+        scores = await asked(self._settings, question, len(group), limit=limit)
+        return [{NAME: score} for _, score in sorted(zip(order, scores, strict=True))]
+
+
+def _shown_order(group: Sequence[FinishedRollout]) -> list[int]:
+    """The places of a group's answers in the order they are shown, another for each group, and the same in a resumed run.
+
+    Judges prefer answers for their place, so that no member of a group may have the same one in every step.
+    """
+    order = list(range(len(group)))
+    Random("\n".join(rollout.rollout_id for rollout in group)).shuffle(order)
+    return order
 
 
 def _asking(settings: JudgeSettings, gateway: str, key: str) -> JudgeSettings:
