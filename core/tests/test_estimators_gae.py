@@ -260,7 +260,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
 
 def test_values_that_cannot_be_are_refused(three_calls: TransitionBatch) -> None:
     algorithm = LightningRL(Identical(), GAE())
-    with pytest.raises(ConfigError, match="GAE goes by values, and none were given"):
+    with pytest.raises(ConfigError, match="gae goes by values, and none were given"):
         algorithm.compute(three_calls)
     with pytest.raises(BackendError, match="There are values of 1 calls for 3 transitions"):
         algorithm.compute(three_calls, values=rows([0.0, 0.0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -15,17 +16,23 @@ from spangrad.testing import ScriptedEndpoint
 
 SETTINGS = JudgeSettings("http://127.0.0.1:1/v1", "judge-model", "", "The answer is right and short.")
 
+Reply = str | Callable[[Any], str]
 Serve = Callable[..., tuple[ScriptedEndpoint, JudgeSettings]]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """A server that gives the replies one after another, and settings that ask it."""
+    """A server that gives the replies one after another, each perhaps made from the request, and settings that ask it."""
     with ExitStack() as running:
 
-        def make(*replies: str, **options: Any) -> tuple[ScriptedEndpoint, JudgeSettings]:
+        def make(*replies: Reply, **options: Any) -> tuple[ScriptedEndpoint, JudgeSettings]:
             left = list(replies)
-            endpoint = running.enter_context(ScriptedEndpoint(lambda _: left.pop(0), token_ids=False, **options))
+
+            def answer(body: Any) -> str:
+                reply = left.pop(0)
+                return reply if isinstance(reply, str) else reply(body)
+
+            endpoint = running.enter_context(ScriptedEndpoint(answer, token_ids=False, **options))
             return endpoint, JudgeSettings(endpoint.base_url, "judge-model", "secret", SETTINGS.criteria, 0.0, 1.0)
 
         yield make
@@ -122,15 +129,26 @@ async def test_a_judge_that_takes_too_long_is_no_reward(serve: Serve) -> None:
         await ModelJudge(settings).rewards(rollout("four"), limit=0.3)
 
 
-async def test_a_group_is_compared_in_one_question(serve: Serve) -> None:
-    endpoint, settings = serve("The second.\nScores: 0.25, 1, 0")
-    group = [rollout(output, number) for number, output in enumerate(("five", {"answer": 4}, "three"))]
-    rewards = await GroupJudge(settings).rewards(group, limit=30)
-    assert rewards == [{"judge": 0.25}, {"judge": 1.0}, {"judge": 0.0}]
-    (request,) = endpoint.requests
-    (question,) = said(request.body)
-    for part in ("Answer 1:\nfive", 'Answer 2:\n{"answer": 4}', "Answer 3:\nthree", "3 numbers from 0"):
-        assert part in question
+def score_by_answer(body: Any) -> str:
+    """A judge that goes by what the answers say, wherever they stand in the question."""
+    (question,) = said(body)
+    shown = re.findall(r"^Answer \d:\n(.*)$", question, flags=re.MULTILINE)
+    return "Scores: " + ", ".join({"five": "0.25", '{"answer": 4}': "1", "three": "0"}[answer] for answer in shown)
+
+
+async def test_a_group_is_compared_in_one_question_and_each_answer_gets_its_own_score(serve: Serve) -> None:
+    outputs = ("five", {"answer": 4}, "three")
+    orders = set()
+    for first in range(0, 60, 3):  # other rollouts, and so other groups
+        endpoint, settings = serve(score_by_answer)
+        group = [rollout(output, first + number) for number, output in enumerate(outputs)]
+        rewards = await GroupJudge(settings).rewards(group, limit=30)
+        assert rewards == [{"judge": 0.25}, {"judge": 1.0}, {"judge": 0.0}]
+        (request,) = endpoint.requests
+        (question,) = said(request.body)
+        assert "3 numbers from 0" in question
+        orders.add(tuple(re.findall(r"^Answer \d:\n(.*)$", question, flags=re.MULTILINE)))
+    assert len(orders) > 1, "no place in the question is one answer's for ever"
 
 
 async def test_too_few_scores_for_a_group_are_none_at_all(serve: Serve) -> None:

@@ -87,7 +87,7 @@ def test_settings_without_effect_or_sense_are_refused(check: Check, overrides: t
 
 
 def test_a_backend_without_values_or_without_tokens_is_refused(check: Check) -> None:
-    with pytest.raises(ConfigError, match="GAE goes by values, but the backend has none"):
+    with pytest.raises(ConfigError, match="gae goes by values, but the backend has none"):
         check(GAE_OVER_CALLS, capabilities=Capabilities())
     with pytest.raises(
         ConfigError, match="gae gives one advantage per token, but the backend takes them per transition"
