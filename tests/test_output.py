@@ -144,7 +144,9 @@ def test_a_reward_too_large_for_statistics_is_named_with_its_rollout(project: Pr
     assert "Warning" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("doctor",), ("--help",), ("train", "train.toml", "--dry-run"), ("plugins", "--json")])
+@pytest.mark.parametrize(
+    "arguments", [("doctor",), ("--help",), ("train", "train.toml", "--dry-run"), ("plugins", "--json")]
+)
 def test_a_full_device_is_one_line_and_no_traceback(project: Project, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

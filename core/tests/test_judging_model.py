@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,15 +124,27 @@ async def test_a_judge_that_takes_too_long_is_no_reward(serve: Serve) -> None:
         await ModelJudge(settings).rewards(rollout("four"), limit=0.3)
 
 
-async def test_a_group_is_compared_in_one_question(serve: Serve) -> None:
-    endpoint, settings = serve("The second.\nScores: 0.25, 1, 0")
-    group = [rollout(output, number) for number, output in enumerate(("five", {"answer": 4}, "three"))]
-    rewards = await GroupJudge(settings).rewards(group, limit=30)
-    assert rewards == [{"judge": 0.25}, {"judge": 1.0}, {"judge": 0.0}]
-    (request,) = endpoint.requests
-    (question,) = said(request.body)
-    for part in ("Answer 1:\nfive", 'Answer 2:\n{"answer": 4}', "Answer 3:\nthree", "3 numbers from 0"):
-        assert part in question
+WORTH = {"five": 0.25, '{"answer": 4}': 1.0, "three": 0.0}
+
+
+def shown(body: Mapping[str, Any]) -> list[str]:
+    """The answers of a question, in its order."""
+    return re.findall(r"^Answer \d:\n(.*)$", said(body)[0], flags=re.MULTILINE)
+
+
+async def test_a_group_is_compared_in_one_question_and_each_gets_its_own_score() -> None:
+    def judged(body: Mapping[str, Any]) -> str:
+        return f"Scores: {', '.join(str(WORTH[answer]) for answer in shown(body))}"
+
+    with ScriptedEndpoint(judged, token_ids=False) as endpoint:
+        judge = GroupJudge(replace(SETTINGS, endpoint=endpoint.base_url))
+        for number in (0, 0, *range(1, 12)):
+            group = [rollout(out, number * 3 + i) for i, out in enumerate(("five", {"answer": 4}, "three"))]
+            assert await judge.rewards(group, limit=30) == [{"judge": 0.25}, {"judge": 1.0}, {"judge": 0.0}]
+        orders = [tuple(shown(request.body)) for request in endpoint.requests]
+    assert orders[0] == orders[1]  # the same group, as in a resumed run
+    assert {order[0] for order in orders} == set(WORTH)  # no place belongs to one member for good
+    assert "3 numbers from 0" in said(endpoint.requests[0].body)[0]
 
 
 async def test_too_few_scores_for_a_group_are_none_at_all(serve: Serve) -> None:

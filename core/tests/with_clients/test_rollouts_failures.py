@@ -58,6 +58,33 @@ async def test_an_agent_that_raises_has_failed_with_what_and_where(
     assert result.reward is None
 
 
+async def test_a_failure_names_the_users_own_line_and_no_traceback_of_a_library(play_agent: PlayAgent) -> None:
+    def library(module: str, path: str) -> Callable[[], None]:
+        names: dict[str, Any] = {"__name__": module}
+        exec(
+            compile(
+                "def fail():\n    raise ValueError('no\\nTraceback (most recent call last):\\n ...')", path, "exec"
+            ),
+            names,
+        )
+        fail: Callable[[], None] = names["fail"]
+        return fail
+
+    for module, path in (
+        ("spangrad_openai._call", "/src/_call.py"),
+        ("framework", "/other/site-packages/framework.py"),
+    ):
+        fail = library(module, path)
+
+        def agent(_: Any, rollout: Rollout, fail: Callable[[], None] = fail) -> None:
+            ask(rollout)
+            fail()
+
+        result = await play_agent(agent)
+        line = agent.__code__.co_firstlineno + 2
+        assert result.error == f"The agent raised ValueError: no ({__file__}, line {line})"
+
+
 @pytest.mark.parametrize(
     "error", [SystemExit(3), StopIteration("s"), asyncio.CancelledError(), TimeoutError(), KeyError("k")]
 )
