@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -58,31 +59,29 @@ async def test_an_agent_that_raises_has_failed_with_what_and_where(
     assert result.reward is None
 
 
-async def test_a_failure_names_the_users_own_line_and_no_traceback_of_a_library(play_agent: PlayAgent) -> None:
-    def library(module: str, path: str) -> Callable[[], None]:
-        names: dict[str, Any] = {"__name__": module}
-        exec(
-            compile(
-                "def fail():\n    raise ValueError('no\\nTraceback (most recent call last):\\n ...')", path, "exec"
-            ),
-            names,
-        )
-        fail: Callable[[], None] = names["fail"]
-        return fail
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [("spangrad_other._call", "src/_call.py"), ("framework", "elsewhere/site-packages/framework.py")],
+    ids=["an integration run from a checkout", "a library of another environment"],
+)
+async def test_a_failure_names_the_users_own_line_and_shows_no_traceback_of_a_library(
+    play_agent: PlayAgent, tmp_path: Path, module: str, path: str
+) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("def fail():\n    raise ValueError('no\\nTraceback (most recent call last):\\n ...')\n")
+    spec = spec_from_file_location(module, file)
+    assert spec is not None
+    assert spec.loader is not None
+    library = module_from_spec(spec)
+    spec.loader.exec_module(library)
 
-    for module, path in (
-        ("spangrad_openai._call", "/src/_call.py"),
-        ("framework", "/other/site-packages/framework.py"),
-    ):
-        fail = library(module, path)
+    def agent(_: Any, rollout: Rollout) -> None:
+        ask(rollout)
+        library.fail()
 
-        def agent(_: Any, rollout: Rollout, fail: Callable[[], None] = fail) -> None:
-            ask(rollout)
-            fail()
-
-        result = await play_agent(agent)
-        line = agent.__code__.co_firstlineno + 2
-        assert result.error == f"The agent raised ValueError: no ({__file__}, line {line})"
+    result = await play_agent(agent)
+    assert result.error == f"The agent raised ValueError: no ({__file__}, line {agent.__code__.co_firstlineno + 2})"
 
 
 @pytest.mark.parametrize(
