@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from spangrad.training import Preparation
 
 AGENT = """\
 from openai import AsyncOpenAI
@@ -178,3 +183,50 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     for name in names:
         sys.modules.pop(name, None)
+
+
+IN_EVERY_FILE = {
+    "agent": 'run = "agent:solve"\nreward = "agent:reward"\n',
+    "tasks": 'train = "agent:train"\n',
+    "training": "steps = 1\ntasks_per_step = 4\n",
+}
+"""What every train.toml has."""
+
+USERS_MODULE = """\
+def solve(task): ...
+def reward(task, output): ...
+def train(): return [{"number": number} for number in range(32)]
+def brief(calls, spans): ...
+"""
+
+DryRun = Callable[..., "Preparation"]
+
+
+@pytest.fixture
+def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DryRun:
+    """Checks settings as a dry run does: those given, and of those every train.toml has the ones they lack."""
+    for name in ("agent.py", "my_rules.py"):
+        (tmp_path / name).write_text(USERS_MODULE)
+    program = tmp_path / "bin/pytest"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    for key in ("JUDGE_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(key, "a key")
+
+    def run(settings: str) -> Preparation:
+        from spangrad.plugins import load_plugins  # noqa: PLC0415 - other tests need neither
+        from spangrad.training import prepare  # noqa: PLC0415 - as above
+
+        given = tomllib.loads(settings)
+        for table, lines in IN_EVERY_FILE.items():
+            if table not in given:
+                settings += f"\n[{table}]\n{lines}"
+            else:
+                lacking = [line for line in lines.splitlines() if line.split(" = ")[0] not in given[table]]
+                settings = re.sub(rf"^\[{table}\]$", "\n".join([f"[{table}]", *lacking]), settings, flags=re.MULTILINE)
+        path = tmp_path / "train.toml"
+        path.write_text(settings)
+        return prepare(path, [], load_plugins())
+
+    return run

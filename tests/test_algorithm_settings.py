@@ -27,15 +27,15 @@ def problem(project: Project, *settings: str) -> str:
         ),
         (
             ("algorithm.per_agent=true", "algorithm.estimator=rae"),
-            "RAE keeps each agent's calls apart anyway: per_agent = true would do nothing",
+            "rae keeps each agent's calls apart anyway: per_agent = true would do nothing",
         ),
         (("algorithm.statistics=row",), "algorithm.statistics: Input should be 'rollout' or 'call'"),
         (
             ("algorithm.statistics=call", "algorithm.estimator=rloo"),
-            "RLOO compares a rollout with the other rollouts",
+            "rloo compares a rollout with the other rollouts",
         ),
         (('algorithm.estimator={name="rae", beta=1}',), "Its options: alpha, initial"),
-        (("training.rollouts_per_task=1", "algorithm.estimator=maxrl"), "MaxRL compares rollouts of one task"),
+        (("training.rollouts_per_task=1", "algorithm.estimator=maxrl"), "maxrl compares rollouts of one task"),
     ],
     ids=["one agent", "rae per agent", "unknown unit", "rloo over calls", "unknown option", "too few rollouts"],
 )

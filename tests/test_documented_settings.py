@@ -3,60 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conftest import DryRun
 
 from spangrad.errors import ConfigError
-from spangrad.plugins import load_plugins
-from spangrad.training import Preparation, prepare
 
 DOCS = Path(__file__).parents[1] / "docs"
-
-BASE = {
-    "agent": 'run = "agent:solve"\nreward = "agent:reward"\n',
-    "tasks": 'train = "agent:train"\n',
-    "training": "steps = 1\ntasks_per_step = 4\n",
-}
-"""What every train.toml has."""
-
-MODULE = """\
-def solve(task): ...
-def reward(task, output): ...
-def train(): return [{"number": number} for number in range(8)]
-def brief(calls, spans): ...
-"""
-
-DryRun = Callable[..., Preparation]
-
-
-@pytest.fixture
-def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DryRun:
-    """Checks settings as a dry run does: those given, and of those every train.toml has the ones they lack."""
-    for name in ("agent.py", "my_rules.py"):
-        (tmp_path / name).write_text(MODULE)
-    program = tmp_path / "bin/pytest"
-    program.parent.mkdir()
-    program.touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    for key in ("JUDGE_KEY", "OPENAI_API_KEY"):
-        monkeypatch.setenv(key, "a key")
-
-    def run(settings: str) -> Preparation:
-        given = tomllib.loads(settings)
-        for table, lines in BASE.items():
-            if table not in given:
-                settings += f"\n[{table}]\n{lines}"
-            else:
-                lacking = [line for line in lines.splitlines() if line.split(" = ")[0] not in given[table]]
-                settings = re.sub(rf"^\[{table}\]$", "\n".join([f"[{table}]", *lacking]), settings, flags=re.MULTILINE)
-        path = tmp_path / "train.toml"
-        path.write_text(settings)
-        return prepare(path, [], load_plugins())
-
-    return run
 
 
 def blocks() -> list[tuple[str, str]]:

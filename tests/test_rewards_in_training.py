@@ -153,11 +153,11 @@ def test_a_reward_without_a_weight_stops_the_run_and_says_which(rewarded: Projec
         ('[rewards.judge]\nendpoint = "http://h/v1"\ncriteria = "c"', "endpoint needs model"),
         (
             '[rewards.judge]\nendpoint = "http://h/v1"\nmodel = "m"\ncriteria = "c"\nlowest = 1.0',
-            "lowest must be below highest",
+            "lowest = 1 is not below highest = 1; not given, they are 0 and 1",
         ),
         (
             '[rewards.judge]\nendpoint = "http://h/v1"\nmodel = "m"\ncriteria = "c"\nkey_env = "NO_SUCH_KEY"',
-            "The environment variable NO_SUCH_KEY named by rewards.judge.key_env is not set",
+            "rewards.judge.key_env: The environment variable NO_SUCH_KEY is not set",
         ),
     ],
 )

@@ -174,6 +174,40 @@ def test_a_port_in_use_is_named_with_the_cure(make_gateway: MakeGateway) -> None
         make_gateway(lambda _: "x", address=Address(port=port))
 
 
+def test_a_reserved_port_is_nobody_elses_and_refuses_until_it_is_listened_on(make_gateway: MakeGateway) -> None:
+    address = Address()
+    address.reserve()
+    address.reserve()
+    url = address.base_url
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health", trust_env=False)
+    others = [Address() for _ in range(20)]
+    for other in others:
+        other.reserve()
+    assert len({url, *(other.base_url for other in others)}) == 21
+    assert make_gateway(lambda _: "x", address=address).base_url == url
+    assert httpx.get(f"{url}/health", trust_env=False).json()["status"] == "ok"
+
+
+def test_of_two_that_reserved_one_port_the_second_to_listen_is_told(make_gateway: MakeGateway) -> None:
+    first = Address()
+    first.reserve()
+    second = Address(port=int(first.base_url.rpartition(":")[2]))
+    second.reserve()
+    make_gateway(lambda _: "x", address=first)
+    with pytest.raises(GatewayError, match="is in use"):
+        make_gateway(lambda _: "x", address=second)
+
+
+def test_calls_without_a_rollout_are_counted(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(lambda _: "x")
+    post(gateway.base_url, gateway.open_rollout("r", 1).api_key)
+    post(gateway.base_url, gateway.evaluator_key)
+    assert gateway.orphan_calls == 0
+    post(gateway.base_url, "no-key-needed")
+    assert gateway.orphan_calls == 1
+
+
 @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("no.such.host.invalid", 0), ("127.0.0.1", 70000)])
 def test_an_address_that_is_not_ours_is_an_error(make_gateway: MakeGateway, host: str, port: int) -> None:
     with pytest.raises(GatewayError, match="Cannot listen"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -160,10 +161,21 @@ def test_a_key_shows_its_own_rollout_only(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"task": "x"}, {"task_id": ""}, {"attempt": -1}, {"sampling": {"temp": 1}}, {"sampling": {"top_p": 0}}]
+    "body",
+    [
+        {"task": "x"},
+        {"task_id": ""},
+        {"task_id": "x" * 201},
+        {"rollout_id": "x" * 201},
+        {"group_id": "\ud800"},
+        {"attempt": -1},
+        {"sampling": {"temp": 1}},
+        {"sampling": {"top_p": 0}},
+    ],
 )
 def test_a_rollout_with_wrong_fields_is_refused(http: httpx.Client, gateway_store: Store, body: dict[str, Any]) -> None:
-    response = http.post("/rollouts", json=body, headers=EVALUATOR)
+    headers = {**EVALUATOR, "content-type": "application/json"}
+    response = http.post("/rollouts", content=json.dumps(body), headers=headers)
     assert response.status_code == 400
     assert gateway_store.rollouts() == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,23 +17,17 @@ from spangrad.testing import ScriptedEndpoint
 
 SETTINGS = JudgeSettings("http://127.0.0.1:1/v1", "judge-model", "", "The answer is right and short.")
 
-Reply = str | Callable[[Any], str]
 Serve = Callable[..., tuple[ScriptedEndpoint, JudgeSettings]]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """A server that gives the replies one after another, each perhaps made from the request, and settings that ask it."""
+    """A server that gives the replies one after another, and settings that ask it."""
     with ExitStack() as running:
 
-        def make(*replies: Reply, **options: Any) -> tuple[ScriptedEndpoint, JudgeSettings]:
+        def make(*replies: str, **options: Any) -> tuple[ScriptedEndpoint, JudgeSettings]:
             left = list(replies)
-
-            def answer(body: Any) -> str:
-                reply = left.pop(0)
-                return reply if isinstance(reply, str) else reply(body)
-
-            endpoint = running.enter_context(ScriptedEndpoint(answer, token_ids=False, **options))
+            endpoint = running.enter_context(ScriptedEndpoint(lambda _: left.pop(0), token_ids=False, **options))
             return endpoint, JudgeSettings(endpoint.base_url, "judge-model", "secret", SETTINGS.criteria, 0.0, 1.0)
 
         yield make
@@ -129,26 +124,27 @@ async def test_a_judge_that_takes_too_long_is_no_reward(serve: Serve) -> None:
         await ModelJudge(settings).rewards(rollout("four"), limit=0.3)
 
 
-def score_by_answer(body: Any) -> str:
-    """A judge that goes by what the answers say, wherever they stand in the question."""
-    (question,) = said(body)
-    shown = re.findall(r"^Answer \d:\n(.*)$", question, flags=re.MULTILINE)
-    return "Scores: " + ", ".join({"five": "0.25", '{"answer": 4}': "1", "three": "0"}[answer] for answer in shown)
+WORTH = {"five": 0.25, '{"answer": 4}': 1.0, "three": 0.0}
 
 
-async def test_a_group_is_compared_in_one_question_and_each_answer_gets_its_own_score(serve: Serve) -> None:
-    outputs = ("five", {"answer": 4}, "three")
-    orders = set()
-    for first in range(0, 60, 3):  # other rollouts, and so other groups
-        endpoint, settings = serve(score_by_answer)
-        group = [rollout(output, first + number) for number, output in enumerate(outputs)]
-        rewards = await GroupJudge(settings).rewards(group, limit=30)
-        assert rewards == [{"judge": 0.25}, {"judge": 1.0}, {"judge": 0.0}]
-        (request,) = endpoint.requests
-        (question,) = said(request.body)
-        assert "3 numbers from 0" in question
-        orders.add(tuple(re.findall(r"^Answer \d:\n(.*)$", question, flags=re.MULTILINE)))
-    assert len(orders) > 1, "no place in the question is one answer's for ever"
+def shown(body: Mapping[str, Any]) -> list[str]:
+    """The answers of a question, in its order."""
+    return re.findall(r"^Answer \d:\n(.*)$", said(body)[0], flags=re.MULTILINE)
+
+
+async def test_a_group_is_compared_in_one_question_and_each_gets_its_own_score() -> None:
+    def judged(body: Mapping[str, Any]) -> str:
+        return f"Scores: {', '.join(str(WORTH[answer]) for answer in shown(body))}"
+
+    with ScriptedEndpoint(judged, token_ids=False) as endpoint:
+        judge = GroupJudge(replace(SETTINGS, endpoint=endpoint.base_url))
+        for number in (0, 0, *range(1, 12)):
+            group = [rollout(out, number * 3 + i) for i, out in enumerate(("five", {"answer": 4}, "three"))]
+            assert await judge.rewards(group, limit=30) == [{"judge": 0.25}, {"judge": 1.0}, {"judge": 0.0}]
+        orders = [tuple(shown(request.body)) for request in endpoint.requests]
+    assert orders[0] == orders[1]  # the same group, as in a resumed run
+    assert {order[0] for order in orders} == set(WORTH)  # no place belongs to one member for good
+    assert "3 numbers from 0" in said(endpoint.requests[0].body)[0]
 
 
 async def test_too_few_scores_for_a_group_are_none_at_all(serve: Serve) -> None:

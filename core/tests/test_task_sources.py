@@ -85,6 +85,10 @@ def test_a_hundred_levels_are_fine_and_one_more_is_not() -> None:
         ("async def train():\n    return []\n", "the function is async"),
         ("async def train():\n    yield {}\n", "the function is async"),
         ("async def inner():\n    return []\ndef train():\n    return inner()\n", "returns a coroutine"),
+        (
+            "async def one():\n    return {}\ndef train():\n    return [one(), one()]\n",
+            "the function returns coroutines",
+        ),
         ("import sys\ndef train():\n    sys.exit(3)\n", "raised SystemExit: 3"),
         ("def train():\n    return 3\n", "raised TypeError: 'int' object is not iterable"),
         ("def train():\n    x = []\n    x.append(x)\n    return [{'q': x}]\n", "entry 0 .*Circular reference"),

@@ -19,7 +19,7 @@ import pytest
 
 import spangrad
 from spangrad.capture import current_scope, tracer_provider
-from spangrad.errors import GatewayError, RewardError
+from spangrad.errors import GatewayError, RewardError, TaskError
 from spangrad.gateway import Gateway
 from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
 from spangrad.store import RolloutStatus, Store
@@ -122,6 +122,22 @@ async def test_a_cancelled_rollout_is_recorded_as_lost(served: Store) -> None:
     record = served.rollout(rollout_id)
     assert record is not None
     assert record.status is RolloutStatus.LOST
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        ({"task_id": "\ud800"}, r"The task_id '\\ud800' holds half of a surrogate pair"),
+        ({"task_id": "x" * 201}, "The task_id 'xxx.* has 201 characters, more than 200"),
+        ({"task_id": "t", "group_id": ""}, "The group_id '' is empty"),
+    ],
+)
+def test_an_id_that_cannot_be_one_is_refused_before_anything_is_asked(
+    served: Store, names: dict[str, str], wrong: str
+) -> None:
+    with pytest.raises(TaskError, match=wrong), spangrad.rollout(**names):
+        pass
+    assert served.rollouts() == []
 
 
 def test_a_rollout_that_gave_no_reward_or_made_no_call_is_no_success(served: Store) -> None:

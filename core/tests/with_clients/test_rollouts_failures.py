@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,31 @@ async def test_an_agent_that_raises_has_failed_with_what_and_where(
     assert result.status is RolloutStatus.FAILED
     assert result.error.startswith(f"The agent raised ValueError: cannot do x ({__file__}, line ")
     assert result.reward is None
+
+
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [("spangrad_other._call", "src/_call.py"), ("framework", "elsewhere/site-packages/framework.py")],
+    ids=["an integration run from a checkout", "a library of another environment"],
+)
+async def test_a_failure_names_the_users_own_line_and_shows_no_traceback_of_a_library(
+    play_agent: PlayAgent, tmp_path: Path, module: str, path: str
+) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text("def fail():\n    raise ValueError('no\\nTraceback (most recent call last):\\n ...')\n")
+    spec = spec_from_file_location(module, file)
+    assert spec is not None
+    assert spec.loader is not None
+    library = module_from_spec(spec)
+    spec.loader.exec_module(library)
+
+    def agent(_: Any, rollout: Rollout) -> None:
+        ask(rollout)
+        library.fail()
+
+    result = await play_agent(agent)
+    assert result.error == f"The agent raised ValueError: no ({__file__}, line {agent.__code__.co_firstlineno + 2})"
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,9 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _in_a_line(part: Part) -> str:
-    said = [f"{key}: {', '.join(values)}" for key, values in part.items() if values]
-    return "; ".join(said) or "needs nothing, takes no options"
+    said = [f"needs: {', '.join(part['needs'])}" if part["needs"] else "needs nothing"]
+    options = [f"{name} (required)" for name in part["required"]] + part["options"]
+    return "; ".join([*said, f"options: {', '.join(options)}" if options else "takes no options"])
 
 
 def _print_table(title: str, table: Mapping[str, object]) -> None:
