@@ -114,6 +114,26 @@ def test_a_policy_of_a_run_is_exported_by_name(team: Project) -> None:
     assert json.loads((team.path / "out/scripted.json").read_text())["policy_version"] == 2
 
 
+def test_the_policies_of_a_run_are_measured_together(team: Project) -> None:
+    assert team.run("train", "train.toml").returncode == 0
+    (measured,) = team.json("eval", "train.toml", "--run", "runs/demo")["evaluations"]
+    (*_, last) = [row for row in team.metrics() if row["kind"] == "evaluation"]
+    assert (measured["policy_versions"], measured["success"]) == ({"writer": 4, "second": 4}, last["success"])
+    (untrained,) = team.json("eval", "train.toml")["evaluations"]
+    assert untrained["policy_versions"] == {"writer": 0, "second": 0}
+
+    both = team.run("eval", "train.toml", "--run", "runs/demo", "--model", "m")
+    assert both.returncode == 2
+    assert "Either --model or --run" in both.stderr
+    team.edit("[policies.second]", "[policies.third]")
+    other = team.run("eval", "train.toml", "--run", "runs/demo")
+    assert other.returncode == 1
+    assert "runs/demo trained the policies writer, second, and the settings name writer, third" in other.stderr
+    missing = team.run("eval", "train.toml", "--run", "runs")
+    assert missing.returncode == 1
+    assert "runs holds no checkpoint" in missing.stderr
+
+
 def test_the_model_as_it_was_loaded_judges_and_its_calls_are_no_orphans(team: Project) -> None:
     team.edit('reward = "agent:reward"\n', "")
     team.edit("steps = 4", "steps = 1")

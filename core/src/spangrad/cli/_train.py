@@ -90,19 +90,24 @@ def evaluate(
     model: Annotated[
         str | None, typer.Option("--model", help="Model folder to measure instead of the config's.")
     ] = None,
+    trained: Annotated[
+        Path | None, typer.Option("--run", help="Measure the latest checkpoint of this run's folder, all its policies.")
+    ] = None,
     overrides: SetOption = None,
     runs: RunsOption = DEFAULT_RUNS,
     port: PortOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a model on the held-out tasks of a train.toml, greedily."""
+    """Measure a model, or the policies of a run, on the held-out tasks of a train.toml, greedily."""
     from rich.console import Console
 
     from spangrad.errors import ConfigError
     from spangrad.plugins import load_plugins
-    from spangrad.training import StopRequestedError, new_run_folder, prepare, progress_display
+    from spangrad.training import RunFolder, StopRequestedError, new_run_folder, prepare, progress_display
     from spangrad.training import evaluate as run
 
+    if model is not None and trained is not None:
+        raise ConfigError("Either --model or --run says what is measured", cure="Leave one of them out")
     chosen = (
         []
         if model is None
@@ -111,10 +116,11 @@ def evaluate(
     preparation = prepare(config, [*(overrides or []), *chosen], load_plugins(), port=port)
     if not preparation.heldout:
         raise ConfigError(f"{config} has no held-out tasks to evaluate on", cure="Add a [tasks.heldout] table")
+    checkpoint = None if trained is None else RunFolder(trained).checkpoint_of(preparation.config.trained)
     name = f"{preparation.config.name}-evaluation"
     display = progress_display(Console(stderr=True))
     try:
-        folder, measured = asyncio.run(run(preparation, lambda: new_run_folder(runs, name), display))
+        folder, measured = asyncio.run(run(preparation, lambda: new_run_folder(runs, name), display, checkpoint))
     except StopRequestedError:
         display.line("Stopped before all tasks were measured")
         raise typer.Exit(INTERRUPTED) from None

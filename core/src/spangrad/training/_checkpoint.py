@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spangrad.backend import Learner
+from spangrad.backend import Backend, Learner
 from spangrad.errors import CheckpointError
 from spangrad.training._run_file import read_record
 from spangrad.training._run_folder import RunFolder
@@ -51,6 +51,16 @@ async def save_checkpoint(folder: RunFolder, learners: Mapping[str, Learner], st
             f"The checkpoint of step {state.step} cannot be written to {folder.checkpoints}: {error.strerror or error}",
             cure="Free some disk space or make the folder writable, then go on with --resume",
         ) from error
+
+
+async def load_policies(checkpoint: Path, backend: Backend) -> None:
+    """Gives every policy of a backend the weights, and all else, that a checkpoint holds of it.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or of another model.
+    """
+    for name, policy in backend.policies.items():
+        await policy.learner.load(checkpoint / POLICIES / name)
 
 
 def read_state(checkpoint: Path, identity: dict[str, Any]) -> RunState:

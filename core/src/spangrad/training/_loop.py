@@ -12,7 +12,7 @@ import numpy as np
 
 from spangrad.backend import UpdateReport
 from spangrad.lightningrl import AdvantageReport
-from spangrad.training._checkpoint import POLICIES, RunState, read_state, save_checkpoint
+from spangrad.training._checkpoint import RunState, load_policies, read_state, save_checkpoint
 from spangrad.training._clock import Clock
 from spangrad.training._collection import StopRequestedError, collect, settle
 from spangrad.training._critic import values_of
@@ -97,8 +97,7 @@ class Trainer:
         _, checkpoint = found
         self._state = self._saved = read_state(checkpoint, self._state.identity)
         self._clock.before = self._state.train_seconds
-        for name, learner in self._learners.items():
-            await learner.load(checkpoint / POLICIES / name)
+        await load_policies(checkpoint, self._session.backend)
         self._metrics.keep_until(self._state.step)
         self._display.line(
             f"Going on after warm-start step {self._state.warm_start_steps}, training step {self._state.step}"

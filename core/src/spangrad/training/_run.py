@@ -7,9 +7,11 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from spangrad.rollouts import RolloutResult
+from spangrad.training._checkpoint import load_policies
 from spangrad.training._collection import collect, settle
 from spangrad.training._curve import draw_curve
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
@@ -51,19 +53,29 @@ async def train(preparation: Preparation, open_folder: Callable[[], RunFolder], 
 
 
 async def evaluate(
-    preparation: Preparation, open_folder: Callable[[], RunFolder], display: ProgressDisplay
+    preparation: Preparation,
+    open_folder: Callable[[], RunFolder],
+    display: ProgressDisplay,
+    checkpoint: Path | None = None,
 ) -> tuple[RunFolder, list[Evaluation]]:
     """Measures the preparation's model on every held-out set, greedily; writes evaluation.json and answers.jsonl.
 
-    Arguments as for `train`.
+    Args:
+        preparation: as for `train`.
+        open_folder: likewise.
+        display: likewise.
+        checkpoint: the policies to measure; None for the model as it is loaded.
 
     Raises:
         StopRequestedError: it was asked to stop.
+        CheckpointError: the checkpoint is damaged, or of another model.
         SpangradError: it cannot go on.
     """
     measured, answers = [], []
     with stop_on_signal() as stop:
         async with open_session(preparation, open_folder) as session:
+            if checkpoint is not None:
+                await load_policies(checkpoint, session.backend)
             for name, tasks in preparation.heldout.items():
                 with display.phase(f"evaluate {name}", len(tasks)) as phase:
                     collection = await collect(session, evaluation_jobs(name, tasks, 0), phase, stop)

@@ -18,12 +18,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from spangrad.errors import CheckpointError, ConfigError
+from spangrad.training._config import TrainedPolicy
 from spangrad.training._run_file import read_record, write_whole
 from spangrad.training._run_lock import locked
 
@@ -116,6 +117,25 @@ class RunFolder:
             RunFolderError: another one does, or the folder cannot be written.
         """
         return locked(self.lock)
+
+    def checkpoint_of(self, policies: Sequence[TrainedPolicy]) -> Path:
+        """The newest checkpoint, if it holds these policies and no others.
+
+        Raises:
+            CheckpointError: there is none, or the run has other policies.
+        """
+        found = self.latest_checkpoint()
+        if found is None:
+            raise CheckpointError(
+                f"{self.path} holds no checkpoint", cure="Give the folder of a run that has been trained"
+            )
+        names, there = [policy.name for policy in policies], self.settings().policies
+        if sorted(names) != sorted(there):
+            raise CheckpointError(
+                f"{self.path} trained the policies {', '.join(there)}, and the settings name {', '.join(names)}",
+                cure="Give the train.toml of the run",
+            )
+        return found[1]
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """Step and folder of the newest whole checkpoint.
