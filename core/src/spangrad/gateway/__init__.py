@@ -1,6 +1,7 @@
 """The HTTP server agents talk to: OpenAI's chat completions and responses in, exact token ids into the store."""
 
 from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
+from spangrad.gateway._append_only import append_only, append_only_note
 from spangrad.gateway._endpoint_engine import EndpointEngine
 from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._gateway import Gateway
@@ -24,6 +25,8 @@ __all__ = [
     "RouteTable",
     "SamplingOverride",
     "TokenEngine",
+    "append_only",
+    "append_only_note",
     "shown_tools",
     "told_messages",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from spangrad.errors import StoreError
 from spangrad.store._contract import Store
 from spangrad.store._explanation_text import render_explanation
+from spangrad.store._prompt_origin import PromptOrigin, prompt_origin
 from spangrad.store._work_tree import ExplainedWork, work_tree
 from spangrad.transitions import (
     NO_CHOICE,
@@ -56,6 +57,8 @@ class ExplainedCall:
     prompt_ids: tuple[int, ...] | None
     """None when the engine did not say."""
     prompt_text: str
+    prompt_origin: PromptOrigin | None
+    """Whether the prompt goes on from an earlier call's tokens, and why not; None where that is not known."""
     action_ids: tuple[int, ...] | None
     """None when the engine did not say."""
     action_text: str
@@ -160,6 +163,7 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
     # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
     known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
     entries = {(entry.call_id, entry.choice): entry for entry in known}
+    by_id = {call.call_id: call for call in calls}
     return ExplainedAttempt(
         attempt=record.attempt,
         task_id=record.task_id,
@@ -172,7 +176,14 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode) -> ExplainedAt
             _reward(reward, weights, counted=reward not in extraction.unmatched_rewards) for reward in rewards
         ),
         calls=tuple(
-            _call(call, choice, entries.get((call.call_id, choice.index)), extraction.agents.get(call.call_id), decode)
+            _call(
+                call,
+                choice,
+                entries.get((call.call_id, choice.index)),
+                agent=extraction.agents.get(call.call_id),
+                origin=prompt_origin(call, by_id, decode),
+                decode=decode,
+            )
             for call in sorted(calls, key=lambda call: (call.received_at, call.call_id))
             for choice in call.choices or (NO_CHOICE,)
         ),
@@ -212,7 +223,15 @@ def _reward(reward: RewardRecord, weights: RewardWeights, *, counted: bool) -> E
     )
 
 
-def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | None, decode: Decode) -> ExplainedCall:
+def _call(
+    call: Call,
+    choice: Choice,
+    entry: LedgerEntry | None,
+    *,
+    agent: str | None,
+    origin: PromptOrigin | None,
+    decode: Decode,
+) -> ExplainedCall:
     action = choice.token_ids
     trained = entry is not None and entry.fate is Fate.TRAINED
     return ExplainedCall(
@@ -229,6 +248,7 @@ def _call(call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | No
         finish_reason=choice.finish_reason,
         prompt_ids=call.prompt_ids,
         prompt_text=decode(call.prompt_ids) if call.prompt_ids else "",
+        prompt_origin=origin,
         action_ids=action,
         action_text=decode(action) if action else "",
         action_pieces=tuple(decode((token,)) for token in action or ()),
