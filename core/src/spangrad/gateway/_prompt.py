@@ -140,7 +140,7 @@ def _onward(chat_format: ChatFormat, conversation: Conversation, at: int, earlie
     anew = chat_format.encode(answer)
     said, again = earlier.opening + chat_format.decode(body), chat_format.plain(answer)
     if said != again and not _is_respelled(chat_format, conversation.tools, said, again, earlier, closed=closed):
-        return _Onward(_why_other_words(earlier, closed=closed))
+        return _Onward(_why_other_words(chat_format, body, cut=not closed and earlier.finish_reason == "stop"))
     ids = (*earlier.prompt_ids, *earlier.sampled_ids, *end_and_rest[closed:])
     header = len(earlier.prompt_ids) - earlier.opening_ids
     taken = (*ids[header : len(earlier.prompt_ids)], *body)
@@ -161,11 +161,12 @@ def _ends_otherwise(chat_format: ChatFormat, earlier: Answered) -> bool:
     return earlier.finish_reason == "stop" and bool(last) and not chat_format.decode(last, skip_special=True)
 
 
-def _why_other_words(earlier: Answered, *, closed: bool) -> Continuity:
-    """Why the template's words for an answer are not those that were sampled."""
-    if closed:
-        return Continuity.TEMPLATE
-    return Continuity.LENGTH if earlier.finish_reason == "length" else Continuity.STOP_STRING
+def _why_other_words(chat_format: ChatFormat, body: Sequence[int], *, cut: bool) -> Continuity:
+    """Why the template's words for an answer are not those that were sampled; `cut` by a stop string."""
+    if cut:
+        return Continuity.STOP_STRING
+    hidden = chat_format.decode(body) != chat_format.decode(body, skip_special=True)
+    return Continuity.CONTROL_TOKENS if hidden else Continuity.TEMPLATE
 
 
 def _is_respelled(
