@@ -200,14 +200,14 @@ def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "cure"), [("3", "pip install --upgrade spangrad"), ("1", "Use the spangrad that wrote it")]
+    ("version", "cure"), [("4", "pip install --upgrade spangrad"), ("2", "Use the spangrad that wrote it")]
 )
 def test_a_store_of_another_schema_version_is_refused(tmp_path: Path, version: str, cure: str) -> None:
     path = tmp_path / "spangrad.db"
     make(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE spangrad_meta SET value = ?", (version,))
-    with pytest.raises(StoreError, match=rf"has schema version {version}; this spangrad reads version 2") as caught:
+    with pytest.raises(StoreError, match=rf"has schema version {version}; this spangrad reads version 3") as caught:
         open_store(path)
     assert cure in caught.value.cure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,23 @@ def one_torch_thread() -> None:
 @pytest.fixture(scope="session")
 def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder: random 2-layer Llama with grouped queries, and a tokenizer of single bytes."""
-    folder = tmp_path_factory.mktemp("tiny-model")
+    return make_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="session")
+def merging_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The like, with a tokenizer that has a token for every two small letters, so that texts have several tokenisations."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    merges = [(one, other) for one in letters for other in letters]
+    return make_tiny_model(tmp_path_factory.mktemp("merging-model"), merges)
+
+
+def make_tiny_model(folder: Path, merges: Sequence[tuple[str, str]] = ()) -> Path:
+    """Writes a model and its tokenizer into an empty folder."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    words = [*SPECIAL_TOKENS, *alphabet, *map("".join, merges)]
+    vocabulary = {token: i for i, token in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers'

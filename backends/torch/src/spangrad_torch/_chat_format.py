@@ -51,6 +51,8 @@ class TemplateFormat:
         specials = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._guarded = [_MARK, *sorted(set(specials), key=lambda text: (-len(text), text))]
         self._guard = re.compile("|".join(re.escape(text) for text in self._guarded))
+        last = _FIRST_INDEX + len(self._guarded) - 1
+        self._stands_for = re.compile(f"{_MARK}([{chr(_FIRST_INDEX)}-{chr(last)}])")
         self.handles_tools = True
         if not self._own_template_handles_tools():
             vocabulary = tokenizer.get_vocab()
@@ -66,7 +68,11 @@ class TemplateFormat:
         self.is_ours = tokenizer.chat_template == CHAT_TEMPLATE
         opened = self._text(_DUMMY, header=True)
         self._header = opened.removeprefix(self._text(_DUMMY, header=False))
-        self.end_ids = self._find_end_ids()
+        closing = self._closing_id()
+        self.turn_end = "" if closing is None else str(tokenizer.convert_ids_to_tokens(closing))
+        """What the template closes an answer with."""
+        self.end_ids = frozenset({tokenizer.eos_token_id, closing} - {None})
+        """The ids that end a turn: the tokenizer's end of sequence, and `turn_end`."""
 
     def render(
         self,
@@ -80,8 +86,37 @@ class TemplateFormat:
         Raises:
             BackendError: a message the format cannot represent, or no messages at all.
         """
-        prompt = self._encode(self._text(self._clean(messages), tools=tools, header=True))
-        return (*prompt, *self._encode(opening)) if opening else prompt
+        return self.encode(self.write(messages, tools=tools, opening=opening))
+
+    def write(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        opening: str = "",
+    ) -> str:
+        """The template's text, with the text of control tokens inside messages replaced by private-use characters.
+
+        Raises:
+            BackendError: a message the format cannot represent, or no messages at all.
+        """
+        return self._text(self._clean(messages), tools=tools, header=True) + opening
+
+    def plain(self, written: str) -> str:
+        """The text with the private-use characters replaced by what they stand for."""
+        return self._stands_for.sub(lambda m: self._guarded[ord(m[1]) - _FIRST_INDEX], written)
+
+    def encode(self, written: str) -> tuple[int, ...]:
+        """Ids of a written text: guarded text as characters, and nothing merged across an assistant's header."""
+        ids: list[int] = []
+        for piece in re.split(f"({_MARK}.)", written):
+            if piece.startswith(_MARK):
+                literal = self._guarded[ord(piece[1]) - _FIRST_INDEX]
+                ids += self.tokenizer.encode(literal, add_special_tokens=False, split_special_tokens=True)
+                continue
+            for turn in re.split(f"(?<={re.escape(self._header)})", piece) if self._header else [piece]:
+                ids += self.tokenizer.encode(turn, add_special_tokens=False)
+        return tuple(ids)
 
     def render_answer(self, message: Message) -> tuple[int, ...]:
         """The ids a model would have to sample to give `message` as its turn, end of turn included.
@@ -94,7 +129,7 @@ class TemplateFormat:
             raise BackendError(f"An answer must be an assistant message, not one of role {message.get('role')!r}")
         prompt = self._text(_DUMMY, header=True)
         whole = self._text([*_DUMMY, *cleaned], header=False)
-        ids = self._encode(whole.removeprefix(prompt))
+        ids = self.encode(whole.removeprefix(prompt))
         end = next((i for i, token in enumerate(ids) if token in self.end_ids), None)
         if end is None or not whole.startswith(prompt):
             raise BackendError(
@@ -114,15 +149,13 @@ class TemplateFormat:
         )
         return cast("str", text)
 
-    def _find_end_ids(self) -> frozenset[int]:
-        """The ids that end a turn: the tokenizer's end of sequence and what its template closes an answer with."""
-        ids = {self.tokenizer.eos_token_id} - {None}
+    def _closing_id(self) -> int | None:
+        """The control token the template closes an answer with; None if it closes none."""
         answer = {"role": "assistant", "content": "x"}
         prompt = self._text(_DUMMY, header=True)
         whole = self._text([*_DUMMY, answer], header=False)
         special = set(self.tokenizer.all_special_ids)
-        closing = [token for token in self._encode(whole.removeprefix(prompt)) if token in special]
-        return frozenset(cast("set[int]", ids)) | frozenset(closing[:1])
+        return next((token for token in self.encode(whole.removeprefix(prompt)) if token in special), None)
 
     def _own_template_handles_tools(self) -> bool:
         """Whether the tokenizer's template shows a tool, a call as `_tool_calls` reads it, and the call's result."""
@@ -194,18 +227,6 @@ class TemplateFormat:
         if isinstance(value, Sequence):
             return [self._guard_strings(member) for member in value]
         return value
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a rendered text: guarded text as characters, and nothing merged across an assistant's header."""
-        ids: list[int] = []
-        for piece in re.split(f"({_MARK}.)", text):
-            if piece.startswith(_MARK):
-                literal = self._guarded[ord(piece[1]) - _FIRST_INDEX]
-                ids += self.tokenizer.encode(literal, add_special_tokens=False, split_special_tokens=True)
-                continue
-            for turn in re.split(f"(?<={re.escape(self._header)})", piece) if self._header else [piece]:
-                ids += self.tokenizer.encode(turn, add_special_tokens=False)
-        return tuple(ids)
 
 
 def _clean_message(message: Message, *, keep_arguments: bool) -> dict[str, Any]:

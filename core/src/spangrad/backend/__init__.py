@@ -1,5 +1,6 @@
 """The contract between spangrad and whatever samples and updates a model."""
 
+from spangrad.backend._chat_format import ChatFormat, Message, ParsedAnswer
 from spangrad.backend._corrections import (
     CORRECTIONS,
     Correction,
@@ -25,11 +26,8 @@ from spangrad.backend._protocols import (
     Backend,
     BackendFactory,
     Capabilities,
-    ChatFormat,
     FinishReason,
     Learner,
-    Message,
-    ParsedAnswer,
     Policy,
     Proximal,
     SampleDelta,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from spangrad.backend._chat_format import ChatFormat
 from spangrad.backend._loss_settings import LossSettings
 from spangrad.transitions import FloatArray, TransitionBatch, ValueTargets
 
@@ -75,51 +76,6 @@ class Sampler(Protocol):
     @property
     def context_length(self) -> int:
         """Most tokens a prompt and its answer may have together."""
-        ...
-
-
-Message = Mapping[str, Any]
-"""A chat message as in the OpenAI API: role, content, tool_calls, tool_call_id."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedAnswer:
-    """An assistant message read out of sampled text."""
-
-    content: str | None
-    tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """OpenAI tool calls: {"id", "type": "function", "function": {"name", "arguments"}}; arguments is a JSON string."""
-    malformed: tuple[str, ...] = ()
-    """Why text that looked like a tool call was left as text, one entry each."""
-
-
-class ChatFormat(Protocol):
-    """Turns chat messages into prompt ids and sampled text into messages; owned by whoever owns the tokenizer."""
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        opening: str = "",
-    ) -> tuple[int, ...]:
-        """Prompt ids up to and including the header of the assistant's next turn, and `opening`, the text it has to begin with.
-
-        Raises:
-            BackendError: a message the format cannot represent (an image, an unknown role).
-        """
-        ...
-
-    def render_answer(self, message: Message) -> tuple[int, ...]:
-        """The ids a model would have to sample to give `message` as its turn, end of turn included."""
-        ...
-
-    def parse(self, text: str, *, tools: Sequence[Mapping[str, Any]] = ()) -> ParsedAnswer:
-        """Reads tool calls out of sampled text; what is no well-formed call to one of `tools` stays content."""
-        ...
-
-    def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """The text of `token_ids`."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverride
 from spangrad.gateway._address import Address
+from spangrad.gateway._append_only import append_only, append_only_note
 from spangrad.gateway._endpoint_engine import EndpointEngine
 from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._gateway import Gateway
@@ -26,6 +27,8 @@ __all__ = [
     "RouteTable",
     "SamplingOverride",
     "TokenEngine",
+    "append_only",
+    "append_only_note",
     "shown_tools",
     "told_messages",
 ]

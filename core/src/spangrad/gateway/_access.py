@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from spangrad.errors import GatewayError
+from spangrad.gateway._branches import Branches
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._response_memory import ResponseMemory
 
@@ -71,6 +72,8 @@ class Entry:
     """Ids its client gave to calls, so that none is used twice."""
     responses: ResponseMemory = field(default_factory=ResponseMemory)
     """What its requests of the Responses API may go on from."""
+    branches: Branches = field(default_factory=Branches)
+    """Its answers, which later calls may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and is the reason why."""
     waiting: list[Future[RolloutTally]] = field(default_factory=list)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spangrad.gateway._engine import EngineDelta
-from spangrad.transitions import Choice
+from spangrad.transitions import Choice, Continuation
 
 
 class AnswerChoice:
@@ -74,6 +74,7 @@ class Answer:
 
     def __init__(self) -> None:
         self.prompt_ids: tuple[int, ...] | None = None
+        self.continuation: Continuation | None = None
         self.policy_version: int | None = None
         """The oldest version any of its tokens was sampled by, so that staleness is never understated."""
         self._usage: Mapping[str, Any] | None = None
@@ -86,6 +87,7 @@ class Answer:
         if delta.policy_version is not None:
             known = self.policy_version
             self.policy_version = delta.policy_version if known is None else min(known, delta.policy_version)
+        self.continuation = delta.continuation or self.continuation
         self._usage = delta.usage or self._usage
         choice = self._choices.get(delta.choice)
         if choice is None:

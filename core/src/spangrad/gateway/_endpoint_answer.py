@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spangrad.gateway._engine import EngineDelta, EngineError
+from spangrad.transitions import Continuation, Continuity
 
+_ENDPOINT: Final = Continuation(Continuity.ENDPOINT)
 _KNOWN: Final = frozenset({"role", "content", "tool_calls"})
 
 
@@ -53,6 +55,7 @@ def _delta(
         tool_calls=tuple(message.get("tool_calls") or ()),
         extra={name: value for name, value in message.items() if name not in _KNOWN and value is not None},
         prompt_ids=prompt_ids,
+        continuation=_ENDPOINT,
         token_ids=_ids(choice.get("token_ids")),
         logprobs=None if entries is None else tuple(float(entry["logprob"]) for entry in entries),
         logprob_content=tuple(entries or ()),

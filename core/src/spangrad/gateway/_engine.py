@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from spangrad.backend import Message, SamplingParams
 from spangrad.errors import GatewayError
+from spangrad.gateway._branches import Branches
+from spangrad.transitions import Continuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class EngineRequest:
     """The agent reads the answer as it is made; an engine may still yield it in one piece."""
     body: Mapping[str, Any]
     """The chat completions body: as the agent sent it, or what its request of the Responses API comes to."""
+    call_id: str = ""
+    branches: Branches | None = None
+    """The earlier answers of the rollout's attempt, which the call may go on from; None for a call of no rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class EngineDelta:
     """As long as `token_ids`; None when the engine does not say."""
     logprob_content: tuple[Mapping[str, Any], ...] = ()
     """The same in OpenAI's shape (token, logprob, bytes, top_logprobs), when the agent asked for it."""
+    continuation: Continuation | None = None
+    """Where the prompt's ids came from; on the first delta."""
     policy_version: int | None = None
     usage: Mapping[str, Any] | None = None
     """Token counts of the whole answer as the engine has them; without them they are counted from the ids."""

@@ -147,7 +147,15 @@ class Exchange:
         override = self._entry.sampling if self._entry is not None else SamplingOverride()
         params, limited = sampling_params(chat, override, self._index)
         wire = question.wire(self._call_id, self._received_at, chat, params)
-        self._opened = _Opened(question, engine_request(chat, question.body, params, limited=limited), route, wire)
+        request = engine_request(
+            chat,
+            question.body,
+            params,
+            limited=limited,
+            call_id=self._call_id,
+            branches=None if self._entry is None else self._entry.branches,
+        )
+        self._opened = _Opened(question, request, route, wire)
         self._refuse_if_late()
         return self._opened
 
@@ -237,6 +245,7 @@ class Exchange:
             choices=self._answer.records(),
             state=self._agent_state[0],
             score=self._agent_state[1],
+            continuation=self._answer.continuation if access else None,
         )
 
     def _status(self, failure: EngineError | None) -> CallStatus:

@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from spangrad.backend import SamplingParams
 from spangrad.gateway._access import SamplingOverride
+from spangrad.gateway._branches import Branches
 from spangrad.gateway._engine import EngineError, EngineRequest
 
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -181,7 +182,15 @@ def call_seed(seed: int, index: int) -> int:
     return (mixed ^ (mixed >> 31)) & 0x7FFFFFFF
 
 
-def engine_request(chat: ChatBody, body: Mapping[str, Any], params: SamplingParams, *, limited: bool) -> EngineRequest:
+def engine_request(
+    chat: ChatBody,
+    body: Mapping[str, Any],
+    params: SamplingParams,
+    *,
+    limited: bool,
+    call_id: str,
+    branches: Branches | None,
+) -> EngineRequest:
     """What the engine gets to see."""
     return EngineRequest(
         model=chat.model,
@@ -195,6 +204,8 @@ def engine_request(chat: ChatBody, body: Mapping[str, Any], params: SamplingPara
         top_logprobs=chat.top_logprobs or 0,
         stream=bool(chat.stream),
         body=body,
+        call_id=call_id,
+        branches=branches,
     )
 
 

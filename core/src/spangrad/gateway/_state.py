@@ -118,6 +118,7 @@ class GatewayState:
         entry.closed = True
         entry.call_ids.clear()
         entry.responses.clear()
+        entry.branches.close()
         for interrupt in list(entry.running):
             stop(interrupt, closed_error(entry))
         settle(entry)

@@ -9,8 +9,11 @@ from typing import Any, Final
 
 from spangrad.backend import ChatFormat, SampleDelta, Sampler, SampleRequest
 from spangrad.errors import BackendError
+from spangrad.gateway._branches import Answered, Branches
+from spangrad.gateway._conversation import Conversation
 from spangrad.gateway._engine import EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._held_text import HeldText
+from spangrad.gateway._prompt import Prompt, make_prompt
 from spangrad.gateway._request import refuse_unsupported
 from spangrad.gateway._response_format import told_messages
 from spangrad.gateway._shown_tools import shown_tools
@@ -59,30 +62,35 @@ class TokenEngine:
         refuse_unsupported(request.body)
         tools = () if request.tool_choice == "none" else shown_tools(request.tools)
         opening = forced_opening(tools, request.tool_choice)
-        sample = self._sample_request(request, tools, opening)
+        prompt = self._prompt(request, tools, opening)
         readers = [_ChoiceReader(self._format, tools, self._mark, opening) for _ in range(request.choices)]
-        prompt: tuple[int, ...] | None = sample.prompt_ids
+        pending: Prompt | None = prompt
         try:
-            async with _closing(self._sampler.sample(sample)) as deltas:
+            async with _closing(self._sampler.sample(self._sample_request(request, prompt.ids))) as deltas:
                 async for delta in deltas:
                     content = self._logprob_content(delta) if request.logprobs else ()
-                    yield readers[delta.choice].read(delta, prompt, content)
-                    prompt = None
+                    yield readers[delta.choice].read(delta, pending, content)
+                    pending = None
         except BackendError as error:
             raise EngineError(error.what, cure=error.cure, status=500) from error
+        if request.branches is not None:
+            for reader in readers:
+                request.branches.keep(reader.answered(request.call_id, prompt))
 
     async def close(self) -> None:
         """Nothing: the backend owns the sampler."""
 
-    def _sample_request(
-        self, request: EngineRequest, tools: Sequence[Mapping[str, Any]], opening: str
-    ) -> SampleRequest:
-        """Renders the prompt and fits the answer's limit to the room the model has left."""
+    def _prompt(self, request: EngineRequest, tools: Sequence[Mapping[str, Any]], opening: str) -> Prompt:
+        """The prompt, which goes on from the rollout's earlier calls where that is right."""
         messages = told_messages(request.messages, request.body.get("response_format"))
+        branches = Branches() if request.branches is None else request.branches
         try:
-            prompt_ids = self._format.render(messages, tools=tools, opening=opening)
+            return make_prompt(self._format, Conversation.of(self._name, messages, tools), opening, branches)
         except BackendError as error:
             raise EngineError(error.what, cure=error.cure, status=400) from error
+
+    def _sample_request(self, request: EngineRequest, prompt_ids: tuple[int, ...]) -> SampleRequest:
+        """Fits the answer's limit to the room the model has left."""
         room = self._sampler.context_length - len(prompt_ids)
         if room < 1:
             raise EngineError(
@@ -129,11 +137,15 @@ class _ChoiceReader:
         self._held = HeldText(mark) if tools else None
         if self._held is not None:
             self._held.add(opening)
+        self._content: list[str] = []
+        self._calls: list[Mapping[str, Any]] = []
+        self._ids: list[int] = []
+        self._finish_reason: str | None = None
 
     def read(
-        self, delta: SampleDelta, prompt_ids: tuple[int, ...] | None, logprob_content: tuple[Mapping[str, Any], ...]
+        self, delta: SampleDelta, prompt: Prompt | None, logprob_content: tuple[Mapping[str, Any], ...]
     ) -> EngineDelta:
-        """What the agent may see of this delta, and its ids."""
+        """What the agent may see of this delta, and its ids; those of the prompt too, if that is given."""
         text: str = delta.text
         calls: tuple[Mapping[str, Any], ...] = ()
         reason: str | None = delta.finish_reason
@@ -144,14 +156,24 @@ class _ChoiceReader:
                 calls = parsed.tool_calls
                 text += self._held.rest(parsed.content or "")
                 reason = "tool_calls" if calls and reason == "stop" else reason
+        self._content.append(text)
+        self._calls += calls
+        self._ids += delta.token_ids
+        self._finish_reason = delta.finish_reason
         return EngineDelta(
             choice=delta.choice,
             text=text,
             tool_calls=calls,
-            prompt_ids=prompt_ids,
+            prompt_ids=None if prompt is None else prompt.ids,
+            continuation=None if prompt is None else prompt.continuation,
             token_ids=delta.token_ids,
             logprobs=delta.logprobs,
             logprob_content=logprob_content,
             policy_version=delta.policy_version,
             finish_reason=reason,
         )
+
+    def answered(self, call_id: str, prompt: Prompt) -> Answered:
+        """The whole answer, to be gone on from."""
+        message = {"role": "assistant", "content": "".join(self._content), "tool_calls": self._calls}
+        return prompt.answered(call_id, message, self._ids, self._finish_reason)

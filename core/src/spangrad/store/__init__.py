@@ -11,6 +11,7 @@ from spangrad.store._explanation import (
     explain,
 )
 from spangrad.store._open import open_store
+from spangrad.store._prompt_origin import PromptOrigin
 from spangrad.store._work_tree import ExplainedWork
 from spangrad.transitions import RewardRecord, RolloutRecord, RolloutStatus
 
@@ -22,6 +23,7 @@ __all__ = [
     "ExplainedReward",
     "ExplainedWork",
     "Explanation",
+    "PromptOrigin",
     "RewardRecord",
     "RolloutRecord",
     "RolloutStatus",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from spangrad.errors import StoreError
 from spangrad.store._contract import Store
 from spangrad.store._explanation_text import render_explanation
+from spangrad.store._prompt_origin import PromptOrigin, prompt_origin
 from spangrad.store._work_tree import ExplainedWork, work_tree
 from spangrad.transitions import (
     NO_CHOICE,
@@ -57,6 +58,8 @@ class ExplainedCall:
     prompt_ids: tuple[int, ...] | None
     """None when the engine did not say."""
     prompt_text: str
+    prompt_origin: PromptOrigin | None
+    """Whether the prompt goes on from an earlier call's tokens, and why not; None where that is not known."""
     action_ids: tuple[int, ...] | None
     """None when the engine did not say."""
     action_text: str
@@ -165,6 +168,7 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode | None) -> Expl
     # What the ledger says holds; the extraction fills in for rollouts that no training step has looked at.
     known = (*extraction.entries, *_untrained(record, extraction), *store.ledger(rollout_id=record.rollout_id))
     entries = {(entry.call_id, entry.choice): entry for entry in known}
+    by_id = {call.call_id: call for call in calls}
     return ExplainedAttempt(
         attempt=record.attempt,
         task_id=record.task_id,
@@ -177,12 +181,25 @@ def _attempt(store: Store, record: RolloutRecord, decode: Decode | None) -> Expl
             _reward(reward, weights, counted=reward not in extraction.unmatched_rewards) for reward in rewards
         ),
         calls=tuple(
-            _call(call, choice, entries.get((call.call_id, choice.index)), extraction.agents.get(call.call_id), decode)
+            _call(
+                call,
+                choice,
+                entries.get((call.call_id, choice.index)),
+                agent=extraction.agents.get(call.call_id),
+                origin=prompt_origin(call, by_id, decode or _no_text),
+                decode=decode,
+            )
             for call in sorted(calls, key=lambda call: (call.received_at, call.call_id))
             for choice in call.choices or (NO_CHOICE,)
         ),
         work=work_tree(spans),
     )
+
+
+def _no_text(token_ids: Sequence[int]) -> str:
+    """Stands for a tokenizer that is not known."""
+    del token_ids
+    return ""
 
 
 def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntry]:
@@ -226,7 +243,13 @@ def _reward(reward: RewardRecord, weights: RewardWeights, *, counted: bool) -> E
 
 
 def _call(
-    call: Call, choice: Choice, entry: LedgerEntry | None, agent: str | None, decode: Decode | None
+    call: Call,
+    choice: Choice,
+    entry: LedgerEntry | None,
+    *,
+    agent: str | None,
+    origin: PromptOrigin | None,
+    decode: Decode | None,
 ) -> ExplainedCall:
     action = choice.token_ids
     text = decode or (lambda _: "")
@@ -245,6 +268,7 @@ def _call(
         finish_reason=choice.finish_reason,
         prompt_ids=call.prompt_ids,
         prompt_text=text(call.prompt_ids) if call.prompt_ids else "",
+        prompt_origin=origin,
         action_ids=action,
         action_text=text(action) if action else "",
         decoded=decode is not None,

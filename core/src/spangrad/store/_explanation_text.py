@@ -86,6 +86,8 @@ def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
     )
     if call.state is not None:
         lines.append(f"state {_shown(call.state)}{'' if call.score is None else f', score {_number(call.score)}'}")
+    if call.prompt_origin is not None:
+        lines += call.prompt_origin.lines()
     lines += _prompt_lines(call, max_prompt_chars)
     lines += _action_lines(call)
     return lines

@@ -15,6 +15,8 @@ from spangrad.transitions import (
     Call,
     CallStatus,
     Choice,
+    Continuation,
+    Continuity,
     Fate,
     LedgerEntry,
     Reason,
@@ -27,6 +29,8 @@ Row = Mapping[str, Any]
 
 _ID: Final = np.dtype("<i4")
 _LOGPROB: Final = np.dtype("<f4")
+_CONTINUATION: Final = ("continuity", "continued_from", "compared_with", "differs_at")
+"""Columns of a call that are fields of its continuation."""
 
 
 def to_json(value: Any, what: str) -> str:
@@ -95,6 +99,7 @@ def call_row(call: Call) -> Row:
         "request": to_json(call.request, f"the request of {what}"),
         "state": None if call.state is None else _prose(call.state),
         "score": call.score,
+        **_continuation_columns(call.continuation),
     }
 
 
@@ -129,15 +134,31 @@ def call_records(rows: Iterable[Row], choices: Iterable[Row]) -> list[Call]:
     return [
         Call(
             **{
-                **row,
+                **{name: value for name, value in row.items() if name not in _CONTINUATION},
                 "status": CallStatus(row["status"]),
                 "prompt_ids": _numbers(row["prompt_ids"], _ID),
                 "request": json.loads(row["request"]),
                 "choices": tuple(found.get(row["call_id"], ())),
+                "continuation": _continuation(row),
             }
         )
         for row in rows
     ]
+
+
+def _continuation_columns(continuation: Continuation | None) -> dict[str, Any]:
+    """The columns of a call's continuation."""
+    if continuation is None:
+        return dict.fromkeys(_CONTINUATION)
+    values = {name: getattr(continuation, name) for name in _CONTINUATION}
+    return values | {"continuity": continuation.continuity.value}
+
+
+def _continuation(row: Row) -> Continuation | None:
+    """The continuation of a call's row."""
+    if row["continuity"] is None:
+        return None
+    return Continuation(**{name: row[name] for name in _CONTINUATION} | {"continuity": Continuity(row["continuity"])})
 
 
 def reward_row(reward: RewardRecord) -> Row:

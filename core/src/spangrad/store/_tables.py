@@ -22,7 +22,7 @@ from sqlalchemy import (
     Text,
 )
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Raised by every change of a table. A store of another version than this is refused."""
 
 metadata: Final = MetaData()
@@ -84,6 +84,10 @@ calls: Final = Table(
     Column("request", Text, nullable=False),
     Column("state", Text),
     Column("score", Double),
+    Column("continuity", Text),
+    Column("continued_from", Text),
+    Column("compared_with", Text),
+    Column("differs_at", Integer),
     Index("calls_by_rollout", "rollout_id", "received_at", "call_id"),
 )
 

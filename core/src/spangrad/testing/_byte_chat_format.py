@@ -25,6 +25,8 @@ class ByteChatFormat:
     """Sampled at the end of every turn."""
     vocabulary: Final = 258
     """Number of ids."""
+    turn_end: Final = chr(END)
+    """`end_id` in a written text."""
 
     def render(
         self,
@@ -38,15 +40,37 @@ class ByteChatFormat:
         Raises:
             BackendError: an unknown role, or a content part that is no text.
         """
-        ids: list[int] = []
+        return self.encode(self.write(messages, tools=tools, opening=opening))
+
+    def write(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        opening: str = "",
+    ) -> str:
+        """The prompt with one character per id, the id's own.
+
+        Raises:
+            BackendError: an unknown role, or a content part that is no text.
+        """
+        turns: list[int] = []
         if tools:
-            ids += _turn("tools", "\n".join(json.dumps(tool, separators=(",", ":")) for tool in tools))
+            turns += _turn("tools", "\n".join(json.dumps(tool, separators=(",", ":")) for tool in tools))
         for message in messages:
             role = message["role"]
             if role not in _ROLES:
                 raise BackendError(f"Unknown message role {role!r}", cure=f"Use one of: {', '.join(sorted(_ROLES))}")
-            ids += _turn(role, _content(message))
-        return (*ids, START, *b"assistant\n", *opening.encode())
+            turns += _turn(role, _content(message))
+        return "".join(map(chr, (*turns, START, *b"assistant\n", *opening.encode())))
+
+    def encode(self, written: str) -> tuple[int, ...]:
+        """An id per character."""
+        return tuple(map(ord, written))
+
+    def plain(self, written: str) -> str:
+        """The text, as bytes of UTF-8 give it."""
+        return self.decode(self.encode(written))
 
     def render_answer(self, message: Message) -> tuple[int, ...]:
         """The ids a model would have to sample to give `message` as its turn, end of turn included."""

@@ -18,7 +18,17 @@ from spangrad.store import RolloutRecord, RolloutStatus
 from spangrad.training._policies import serving_versions
 from spangrad.training._progress import Phase
 from spangrad.training._session import Session
-from spangrad.transitions import RULE_SOURCE, Call, Done, Extraction, LedgerEntry, Transition, extract, leftovers
+from spangrad.transitions import (
+    RULE_SOURCE,
+    Call,
+    Done,
+    Extraction,
+    LedgerEntry,
+    Transition,
+    continuation_figures,
+    extract,
+    leftovers,
+)
 
 T = TypeVar("T")
 
@@ -54,6 +64,11 @@ class Collection:
     def agents(self) -> frozenset[str | None]:
         """Agents that made calls in any of the rollouts; None among them for calls of no known agent."""
         return frozenset(agent for extraction in self.extractions for agent in extraction.agents.values())
+
+    @property
+    def continuation(self) -> dict[str, Any]:
+        """How far the policies' calls went on from the tokens of earlier ones."""
+        return continuation_figures(known for extraction in self.extractions for known in extraction.continuations)
 
     @property
     def sampled_tokens(self) -> int:

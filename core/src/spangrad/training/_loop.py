@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from spangrad.backend import UpdateReport
+from spangrad.gateway import append_only_note
 from spangrad.lightningrl import AdvantageReport
 from spangrad.training._checkpoint import RunState, load_policies, read_state, save_checkpoint
 from spangrad.training._clock import Clock
@@ -67,6 +68,9 @@ class Trainer:
         warm_start, training = self._config.warm_start, self._config.training
         self._display.plan((warm_start.steps if warm_start else 0) + training.steps)
         self._show_done()
+        note = append_only_note(self._session.backend.chat_format) if self._config.policy.endpoint is None else ""
+        if note:
+            self._display.line(note)
         try:
             await self._warm_start()
             before = await self._evaluate(0)
@@ -267,6 +271,7 @@ class Trainer:
             transitions=len(collection.transitions),
             excluded=dict(Counter(entry.reason.value for entry in collection.excluded)),
             sampled_tokens=collection.sampled_tokens,
+            continuation=collection.continuation,
             rules=collection.rules,
             rollout_seconds=collection.seconds,
             idle={"learner_seconds": self._stream.waited, "sampler_seconds": sampler_idle},

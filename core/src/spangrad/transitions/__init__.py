@@ -1,6 +1,7 @@
 """From calls and rewards to transitions, and a ledger that says what became of every call."""
 
 from spangrad.transitions._call import Call, CallStatus, Choice
+from spangrad.transitions._continuation import Continuation, Continuity, continuation_figures
 from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of, leftovers
 from spangrad.transitions._failure import (
     FAILURE_REWARD,
@@ -39,6 +40,8 @@ __all__ = [
     "Call",
     "CallStatus",
     "Choice",
+    "Continuation",
+    "Continuity",
     "Done",
     "Extraction",
     "FailureKind",
@@ -63,6 +66,7 @@ __all__ = [
     "Treatment",
     "ValueTargets",
     "components_of",
+    "continuation_figures",
     "extract",
     "fate_of",
     "handling",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from spangrad.transitions._continuation import Continuation
+
 
 class CallStatus(StrEnum):
     """How a call ended."""
@@ -76,3 +78,5 @@ class Call:
     """What the agent called the state of its environment; None when it did not say."""
     score: float | None = None
     """How far along the agent said it was in that state."""
+    continuation: Continuation | None = None
+    """Where the prompt's tokens came from; None when the engine does not say, or the call belongs to no rollout."""

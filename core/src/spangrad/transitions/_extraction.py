@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from spangrad.errors import RewardError
 from spangrad.spans import Span
 from spangrad.transitions._call import Call, CallStatus, Choice
+from spangrad.transitions._continuation import Continuation
 from spangrad.transitions._failure import Done, FailureKind, Handling, Treatment, handling
 from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
 from spangrad.transitions._retries import superseded_by
@@ -57,6 +58,8 @@ class Extraction:
     """Rewards of this attempt for calls that gave no transition; they count for nothing and should be reported."""
     agents: Mapping[str, str | None] = field(default_factory=dict)
     """Call id -> the agent that made it, None where it is not known; of all the attempt's calls."""
+    continuations: tuple[Continuation | None, ...] = ()
+    """Of the attempt's calls that a policy answered in full: where their prompts came from."""
     handling: Handling | None = None
     """What was done about a rollout that failed; None for one that did not, or that only measured."""
 
@@ -145,7 +148,9 @@ def extract(
     unmatched = tuple(r for r in own if r.call_id is not None and r.call_id not in kept)
     if handled is not None and whole is not None:
         handled = replace(handled, done=Done.DROPPED)
-    return Extraction(transitions, tuple(entries), unmatched, agents, handled)
+    answered = (call for call in mine if call.policy is not None and call.status is CallStatus.OK)
+    continuations = tuple(call.continuation for call in answered)
+    return Extraction(transitions, tuple(entries), unmatched, agents, continuations, handled)
 
 
 def leftovers(calls: Iterable[Call], step: int | None) -> list[LedgerEntry]:
