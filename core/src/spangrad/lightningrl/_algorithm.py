@@ -178,18 +178,10 @@ def _reasons(
         ~few & (needs.memory | needs.values | c.has_signal(needs.min_group))
         for few, c in zip(small, comparisons, strict=True)
     ]
-    reasons = []
-    for transition, counts, too_few, signal in zip(
-        batch.transitions, np.any(credited, axis=0), np.all(small, axis=0), np.any(tells, axis=0), strict=True
-    ):
-        if not counts:
-            reasons.append(Reason.NO_CREDIT)
-        elif too_few:
-            reasons.append(Reason.SINGLETON_GROUP)
-        elif not signal:
-            reasons.append(Reason.ZERO_VARIANCE)
-        elif max_sequence is not None and len(transition.prompt_ids) + len(transition.action_ids) > max_sequence:
-            reasons.append(Reason.TOO_LONG)
-        else:
-            reasons.append(Reason.TRAINED)
-    return tuple(reasons)
+    reasons = np.full(len(batch), Reason.TRAINED, dtype=object)
+    if max_sequence is not None:
+        reasons[batch.prompt_lengths + batch.action_lengths > max_sequence] = Reason.TOO_LONG
+    reasons[~np.any(tells, axis=0)] = Reason.ZERO_VARIANCE
+    reasons[np.all(small, axis=0)] = Reason.SINGLETON_GROUP
+    reasons[~np.any(credited, axis=0)] = Reason.NO_CREDIT
+    return tuple(reasons.tolist())
