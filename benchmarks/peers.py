@@ -58,6 +58,7 @@ PEERS: Final = {
         Peer("agentlightning-0.3", ("agentlightning==0.3.0",)),
         Peer("agentlightning-1.0", ("agentlightning==1.0.2",), oldest_python=(3, 12)),
         Peer("litellm", ("litellm[proxy]==1.108.7",)),
+        Peer("trl", ("torch==2.13.0", "transformers==5.24.0", "trl==1.16.0")),
         Peer(
             "verl",
             (
