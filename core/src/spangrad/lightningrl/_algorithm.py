@@ -178,10 +178,15 @@ def _reasons(
         ~few & (needs.memory | needs.values | c.has_signal(needs.min_group))
         for few, c in zip(small, comparisons, strict=True)
     ]
-    reasons = np.full(len(batch), Reason.TRAINED, dtype=object)
+    lengthy = np.zeros(len(batch), dtype=np.bool_)
     if max_sequence is not None:
-        reasons[batch.prompt_lengths + batch.action_lengths > max_sequence] = Reason.TOO_LONG
-    reasons[~np.any(tells, axis=0)] = Reason.ZERO_VARIANCE
-    reasons[np.all(small, axis=0)] = Reason.SINGLETON_GROUP
-    reasons[~np.any(credited, axis=0)] = Reason.NO_CREDIT
-    return tuple(reasons.tolist())
+        lengthy = batch.prompt_lengths + batch.action_lengths > max_sequence
+    faults = (
+        (Reason.NO_CREDIT, ~np.any(credited, axis=0)),
+        (Reason.SINGLETON_GROUP, np.all(small, axis=0)),
+        (Reason.ZERO_VARIANCE, ~np.any(tells, axis=0)),
+        (Reason.TOO_LONG, lengthy),
+    )
+    names = [*(reason for reason, _ in faults), Reason.TRAINED]
+    found = np.argmax([*(fault for _, fault in faults), np.ones(len(batch), dtype=np.bool_)], axis=0)
+    return tuple(names[at] for at in found.tolist())

@@ -135,8 +135,12 @@ class Comparison:
 
     def unit_means(self, values: FloatArray) -> FloatArray:
         """(U,) means of (T,) values over each unit's transitions."""
-        counts = np.bincount(self.unit_index)
-        return np.bincount(self.unit_index, weights=values) / counts
+        return np.bincount(self.unit_index, weights=values) / self._unit_sizes
+
+    @cached_property
+    def _unit_sizes(self) -> IntArray:
+        """(U,) transitions per unit."""
+        return np.bincount(self.unit_index)
 
     def _group_sums(self, values: FloatArray) -> FloatArray:
         """(G,) sums of (U,) values."""
