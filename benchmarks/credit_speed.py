@@ -123,7 +123,9 @@ def _case(
                 sys.exit(f"The advantages of verl's {other} are not ours")
             measures[f"verl {other}"] = lambda other=other: float(theirs.ask(do="time", name=other))  # type: ignore[misc]
     figures = measuring.in_turns(repeats, measures)
-    result: dict[str, Any] = {f"{who}, ms": measuring.summary([1000 * s for s in spent]) for who, spent in figures.items()}
+    result: dict[str, Any] = {
+        f"{who}, ms": measuring.summary([1000 * s for s in spent]) for who, spent in figures.items()
+    }
     for other in (key for key in figures if key.startswith("verl")):
         for ours in ("estimate", "whole"):
             result[f"{ours}: times as fast as {other}"] = measuring.ratios(figures[other], figures[ours])
@@ -133,9 +135,9 @@ def _case(
 def estimate(algorithm: LightningRL, batch: TransitionBatch) -> FloatArray:
     """(T,) the advantages, from the batch's arrays."""
     comparisons = algorithm.credit.comparisons(batch)
-    return algorithm.estimator.advantages(  # type: ignore[union-attr] - neither estimator goes by values
-        algorithm.grouping.applied(comparisons, batch, among=algorithm.estimator.requirements.among)
-    )
+    estimator = algorithm.estimator
+    assert isinstance(estimator, GRPO | RLOO)  # noqa: S101 - none that goes by values
+    return estimator.advantages(algorithm.grouping.applied(comparisons, batch, among=estimator.requirements.among))
 
 
 def _seconds(work: Callable[[], object], least: float = 0.2) -> float:

@@ -145,7 +145,9 @@ class Conversation:
                 return json.loads(line)["answer"]
         raise RuntimeError(f"{self._script} ended without an answer to {question}")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.close()
         try:

@@ -113,7 +113,9 @@ def as_recorded(trace: Trace) -> Recorded:
     ]
     agent = _span(trace, trace.root_id, None, "invoke_agent", trace.start, trace.end, {semconv.AGENT_NAME: "solver"})
     spans = [agent, *(_llm_span(trace, step, index) for index, step in enumerate(trace.steps))]
-    spans += [_span(trace, o.span_id, o.parent_id, "tool", o.start, o.end, {"tool.name": "search"}) for o in trace.others]
+    spans += [
+        _span(trace, o.span_id, o.parent_id, "tool", o.start, o.end, {"tool.name": "search"}) for o in trace.others
+    ]
     return Recorded(rollout, calls, rewards, sorted(spans, key=lambda span: span.start_ns))
 
 
@@ -156,7 +158,7 @@ def _llm_span(trace: Trace, step: Step, index: int) -> Span:
     return _span(trace, f"{index + 1:016x}", trace.root_id, "chat policy", step.start, step.start + 1.0, attributes)
 
 
-def _span(
+def _span(  # noqa: PLR0917 - the fields of a span in their order
     trace: Trace, span_id: str, parent_id: str | None, name: str, start: float, end: float, attributes: dict[str, Any]
 ) -> Span:
     return Span(
@@ -181,10 +183,25 @@ def as_plain(trace: Trace) -> dict[str, Any]:
     """The rollout as plain values, for a peer to make its own spans of: the call's content as AgentOps lays it out."""
     spans = [_plain(trace.root_id, None, "agent", trace.start, trace.end, {"agent.name": "solver"})]
     for index, step in enumerate(trace.steps):
-        spans += [_plain(f"{index + 1:016x}", trace.root_id, "openai.chat.completion", step.start, step.start + 1.0, _content(step))]
-        spans += [_plain(f"f{index + 1:015x}", trace.root_id, "reward", step.start + 1.5, step.start + 1.5, {}, step.reward)]
+        spans += [
+            _plain(
+                f"{index + 1:016x}",
+                trace.root_id,
+                "openai.chat.completion",
+                step.start,
+                step.start + 1.0,
+                _content(step),
+            )
+        ]
+        spans += [
+            _plain(f"f{index + 1:015x}", trace.root_id, "reward", step.start + 1.5, step.start + 1.5, {}, step.reward)
+        ]
     spans += [_plain(o.span_id, o.parent_id, "tool", o.start, o.end, {"tool.name": "search"}) for o in trace.others]
-    return {"rollout_id": trace.rollout_id, "trace_id": trace.trace_id, "spans": sorted(spans, key=lambda s: s["start"])}
+    return {
+        "rollout_id": trace.rollout_id,
+        "trace_id": trace.trace_id,
+        "spans": sorted(spans, key=lambda s: s["start"]),
+    }
 
 
 def _content(step: Step) -> dict[str, Any]:
@@ -204,7 +221,7 @@ def _content(step: Step) -> dict[str, Any]:
     return attributes
 
 
-def _plain(
+def _plain(  # noqa: PLR0917 - as above
     span_id: str,
     parent_id: str | None,
     name: str,

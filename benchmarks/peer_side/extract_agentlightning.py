@@ -25,7 +25,9 @@ class Extraction:
 
     def __init__(self, path: str) -> None:
         rollouts = json.loads(Path(path).read_text(encoding="utf-8"))
-        self._spans = [[_span(rollout, span, index) for index, span in enumerate(rollout["spans"])] for rollout in rollouts]
+        self._spans = [
+            [_span(rollout, span, index) for index, span in enumerate(rollout["spans"])] for rollout in rollouts
+        ]
         self._stored = [[span.model_dump_json() for span in spans] for spans in self._spans]
         self._adapter = TracerTraceToTriplet()
 
