@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spangrad.spans import LLMCall, Span, llm_call
+from spangrad.spans import LLMCall, Span, llm_call, stamped_call_id
 
 
 def span(**attributes: Any) -> Span:
@@ -99,3 +99,21 @@ def test_values_of_a_wrong_type_count_as_missing() -> None:
         )
     )
     assert call == LLMCall(None, None, None, None, None, (), None, None, None)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"gen_ai.operation.name": "chat", "spangrad.call.id": "c1"},
+        {"gen_ai.operation.name": "chat"},
+        {"gen_ai.operation.name": "chat", "spangrad.call.id": ""},
+        {"gen_ai.operation.name": "embeddings", "spangrad.call.id": "c1"},
+        {"gen_ai.system": "openai", "gen_ai.response.model": "m", "spangrad.call.id": "c1"},
+        {"gen_ai.system": "openai", "spangrad.call.id": "c1"},
+        {},
+    ],
+)
+def test_the_stamped_call_id_is_that_of_the_llm_call(attributes: dict[str, Any]) -> None:
+    made = span(**attributes)
+    call = llm_call(made)
+    assert stamped_call_id(made) == (None if call is None else call.call_id)

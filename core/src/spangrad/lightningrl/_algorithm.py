@@ -186,18 +186,15 @@ def _reasons(
         ~few & (needs.memory | needs.values | c.has_signal(needs.min_group))
         for few, c in zip(small, comparisons, strict=True)
     ]
-    reasons = []
-    for transition, counts, too_few, signal in zip(
-        batch.transitions, np.any(credited, axis=0), np.all(small, axis=0), np.any(tells, axis=0), strict=True
-    ):
-        if not counts:
-            reasons.append(Reason.NO_CREDIT)
-        elif too_few:
-            reasons.append(Reason.SINGLETON_GROUP)
-        elif not signal:
-            reasons.append(Reason.ZERO_VARIANCE)
-        elif max_sequence is not None and len(transition.prompt_ids) + len(transition.action_ids) > max_sequence:
-            reasons.append(Reason.TOO_LONG)
-        else:
-            reasons.append(Reason.TRAINED)
-    return tuple(reasons)
+    lengthy = np.zeros(len(batch), dtype=np.bool_)
+    if max_sequence is not None:
+        lengthy = batch.prompt_lengths + batch.action_lengths > max_sequence
+    faults = (
+        (Reason.NO_CREDIT, ~np.any(credited, axis=0)),
+        (Reason.SINGLETON_GROUP, np.all(small, axis=0)),
+        (Reason.ZERO_VARIANCE, ~np.any(tells, axis=0)),
+        (Reason.TOO_LONG, lengthy),
+    )
+    names = [*(reason for reason, _ in faults), Reason.TRAINED]
+    found = np.argmax([*(fault for _, fault in faults), np.ones(len(batch), dtype=np.bool_)], axis=0)
+    return tuple(names[at] for at in found.tolist())

@@ -16,6 +16,9 @@ EQUAL_TOLERANCE = 1e-8
 """Two returns count as equal when they differ by at most this much of the larger one's size (of 1, where that is less):
 far above the rounding of summed float64 rewards, far below any difference a reward is meant to express."""
 
+_SPARSE = 8
+"""Ids up to so many times their number are counted, not sorted."""
+
 NO_GROUP = -1
 """In `groups`: the transition is compared with none."""
 
@@ -44,15 +47,17 @@ class Comparison:
         """(T,) the groups numbered from 0 without gaps; transitions that are compared with none have one to themselves."""
         alone = self.groups == NO_GROUP
         apart = self.groups.max(initial=0) + 1 + np.arange(len(self.groups))
-        index: IntArray = np.unique(np.where(alone, apart, self.groups), return_inverse=True)[1]
-        return index.reshape(-1)
+        return numbered(np.where(alone, apart, self.groups))
 
     @cached_property
     def unit_index(self) -> IntArray:
         """(T,) the units numbered from 0 without gaps; a unit lies in one group only."""
-        pairs = self.group_index * (self.units.max(initial=0) + 1) + self.units
-        index: IntArray = np.unique(pairs, return_inverse=True)[1]
-        return index.reshape(-1)
+        units = numbered(self.units)
+        groups = np.zeros(len(units), dtype=np.int64)
+        groups[units] = self.group_index
+        if np.array_equal(groups[units], self.group_index):
+            return units
+        return numbered(self.group_index * (units.max(initial=0) + 1) + units)
 
     @cached_property
     def unit_groups(self) -> IntArray:
@@ -130,8 +135,12 @@ class Comparison:
 
     def unit_means(self, values: FloatArray) -> FloatArray:
         """(U,) means of (T,) values over each unit's transitions."""
-        counts = np.bincount(self.unit_index)
-        return np.bincount(self.unit_index, weights=values) / counts
+        return np.bincount(self.unit_index, weights=values) / self._unit_sizes
+
+    @cached_property
+    def _unit_sizes(self) -> IntArray:
+        """(U,) transitions per unit."""
+        return np.bincount(self.unit_index)
 
     def _group_sums(self, values: FloatArray) -> FloatArray:
         """(G,) sums of (U,) values."""
@@ -139,3 +148,13 @@ class Comparison:
             np.float64
         )
         return sums
+
+
+def numbered(ids: IntArray) -> IntArray:
+    """(T,) the ids numbered from 0 without gaps, in their own order."""
+    if not len(ids) or ids.min() < 0 or ids.max() > _SPARSE * len(ids):
+        index: IntArray = np.unique(ids, return_inverse=True)[1]
+        return index.reshape(-1)
+    present = np.zeros(int(ids.max()) + 1, dtype=np.int64)  # as long as there are ids, so nothing need be sorted
+    present[ids] = 1
+    return (np.cumsum(present) - 1)[ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from spangrad.errors import RewardError
@@ -31,8 +32,14 @@ def check_sizes(batch: TransitionBatch) -> None:
     Raises:
         RewardError: as above; the first one is named.
     """
+    seen: Mapping[str, float] | None = None
     for transition in batch.transitions:
         check_size(transition.rollout_reward, transition.rollout_id)
-        for reward in (transition.reward, *transition.components.values(), *transition.rollout_components.values()):
-            if reward is not None:
+        if transition.reward is not None:
+            check_size(transition.reward, transition.rollout_id)
+        for reward in transition.components.values() if transition.components else ():
+            check_size(reward, transition.rollout_id)
+        if transition.rollout_components is not seen:  # the transitions of a rollout share it
+            seen = transition.rollout_components
+            for reward in seen.values():
                 check_size(reward, transition.rollout_id)

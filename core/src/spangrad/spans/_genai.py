@@ -44,17 +44,13 @@ def llm_call(span: Span) -> LLMCall | None:
     and output tokens. Values of a wrong type count as missing.
     """
     attributes = span.attributes
-    provider = _text(attributes, semconv.PROVIDER_NAME, semconv.SYSTEM)
-    model = _text(attributes, semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL)
-    operation = _text(attributes, semconv.OPERATION_NAME, _OLD_OPERATION)
-    # Before operations had names, a provider together with a model meant an LLM call.
-    if operation not in _LLM_OPERATIONS if operation else not (provider and model):
+    if not _is_llm_call(attributes):
         return None
     return LLMCall(
         call_id=_text(attributes, semconv.CALL_ID),
         request_key=_text(attributes, semconv.REQUEST_KEY),
-        provider=provider,
-        model=model,
+        provider=_provider(attributes),
+        model=_model(attributes),
         response_id=_text(attributes, semconv.RESPONSE_ID),
         finish_reasons=_texts(attributes.get(semconv.FINISH_REASONS)),
         input_tokens=_count(attributes, semconv.INPUT_TOKENS, _OLD_INPUT_TOKENS),
@@ -63,15 +59,44 @@ def llm_call(span: Span) -> LLMCall | None:
     )
 
 
+def stamped_call_id(span: Span) -> str | None:
+    """The call id of `llm_call(span)`, without reading the rest: this is asked of every span of a run."""
+    call_id = _text(span.attributes, semconv.CALL_ID)
+    return call_id if call_id is not None and _is_llm_call(span.attributes) else None
+
+
+def _is_llm_call(attributes: Mapping[str, Any]) -> bool:
+    operation = _text(attributes, semconv.OPERATION_NAME, _OLD_OPERATION)
+    if operation is not None:
+        return operation in _LLM_OPERATIONS
+    # Before operations had names, a provider together with a model meant an LLM call.
+    return _provider(attributes) is not None and _model(attributes) is not None
+
+
+def _provider(attributes: Mapping[str, Any]) -> str | None:
+    return _text(attributes, semconv.PROVIDER_NAME, semconv.SYSTEM)
+
+
+def _model(attributes: Mapping[str, Any]) -> str | None:
+    return _text(attributes, semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL)
+
+
 def _text(attributes: Mapping[str, Any], *names: str) -> str | None:
     """The first of the named attributes that is text and not empty."""
-    return next((v for name in names if isinstance(v := attributes.get(name), str) and v), None)
+    for name in names:
+        value = attributes.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None
 
 
 def _count(attributes: Mapping[str, Any], *names: str) -> int | None:
     """The first of the named attributes that is a whole number."""
-    values = (attributes.get(name) for name in names)
-    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
+    for name in names:
+        value = attributes.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
 
 
 def _texts(value: Any) -> tuple[str, ...]:

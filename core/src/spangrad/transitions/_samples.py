@@ -64,7 +64,7 @@ def transitions_of(
         rewarding: its rewards.
         agents: who made each call, by call id.
     """
-    depths = _depths(samples)
+    depths, whole = _depths(samples), rewarding.of_rollout
     left = dict(rewarding.calls)
     components = [left.pop(sample.call.call_id, {}) for sample in samples]  # popped: the first choice has them
     return tuple(
@@ -85,7 +85,7 @@ def transitions_of(
             top_p=sample.call.top_p,
             top_k=sample.call.top_k,
             reward=rewarding.weights.total(components[index]) if components[index] else None,
-            rollout_reward=rewarding.of_rollout,
+            rollout_reward=whole,
             depth=depths[sample.call.call_id],
             state=sample.call.state,
             score=sample.call.score,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spangrad import semconv
-from spangrad.spans import Span, llm_call
+from spangrad.spans import Span, stamped_call_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class SpanFacts:
         by_id = {(span.trace_id, span.span_id): span for span in spans}
         stamped: dict[str, Span] = {}
         for span in by_id.values():
-            if (call := llm_call(span)) is not None and call.call_id is not None:
-                stamped[call.call_id] = span
+            if (call_id := stamped_call_id(span)) is not None:
+                stamped[call_id] = span
         named = {call_id: _agent(span, by_id) for call_id, span in stamped.items()}
         return cls(frozenset(stamped), {call_id: agent for call_id, agent in named.items() if agent is not None})
 

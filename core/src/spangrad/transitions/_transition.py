@@ -70,13 +70,12 @@ class TransitionBatch:
     @cached_property
     def rollout_keys(self) -> tuple[tuple[str, int], ...]:
         """The distinct (rollout, attempt) pairs in order of first appearance (R)."""
-        return tuple(dict.fromkeys((t.rollout_id, t.attempt) for t in self.transitions))
+        return tuple((t.rollout_id, t.attempt) for t in self._rollouts[0])
 
-    @cached_property
+    @property
     def rollout_index(self) -> IntArray:
         """(T,) which rollout each transition belongs to."""
-        position = {key: i for i, key in enumerate(self.rollout_keys)}
-        return np.array([position[t.rollout_id, t.attempt] for t in self.transitions], dtype=np.int64)
+        return self._rollouts[1]
 
     @cached_property
     def group_keys(self) -> tuple[str, ...]:
@@ -87,14 +86,25 @@ class TransitionBatch:
     def group_index(self) -> IntArray:
         """(R,) which group each rollout belongs to."""
         position = {key: i for i, key in enumerate(self.group_keys)}
-        first = {(t.rollout_id, t.attempt): t.group_id for t in reversed(self.transitions)}
-        return np.array([position[first[key]] for key in self.rollout_keys], dtype=np.int64)
+        return np.array([position[t.group_id] for t in self._rollouts[0]], dtype=np.int64)
 
     @cached_property
     def rollout_rewards(self) -> FloatArray:
         """(R,) the rollout-scope rewards."""
-        first = {(t.rollout_id, t.attempt): t.rollout_reward for t in reversed(self.transitions)}
-        return np.array([first[key] for key in self.rollout_keys], dtype=np.float64)
+        return np.array([t.rollout_reward for t in self._rollouts[0]], dtype=np.float64)
+
+    @cached_property
+    def _rollouts(self) -> tuple[tuple[Transition, ...], IntArray]:
+        """(R,) the first transition of each rollout, and (T,) which rollout each transition belongs to."""
+        position: dict[tuple[str, int], int] = {}
+        firsts: list[Transition] = []
+        index: list[int] = []
+        for t in self.transitions:
+            at = position.setdefault((t.rollout_id, t.attempt), len(firsts))
+            if at == len(firsts):
+                firsts.append(t)
+            index.append(at)
+        return tuple(firsts), np.array(index, dtype=np.int64)
 
     @cached_property
     def call_rewards(self) -> FloatArray:
@@ -111,6 +121,13 @@ class TransitionBatch:
         """(T,) sampled tokens per transition."""
         return np.array([len(t.action_ids) for t in self.transitions], dtype=np.int64)
 
+    @cached_property
+    def prompt_lengths(self) -> IntArray:
+        """(T,) prompt tokens per transition."""
+        return np.array([len(t.prompt_ids) for t in self.transitions], dtype=np.int64)
+
     def select(self, keep: BoolArray | Sequence[bool]) -> TransitionBatch:
         """The transitions where `keep` (T,) is true, in order."""
+        if np.all(keep) and len(keep) == len(self):
+            return self
         return TransitionBatch(tuple(t for t, k in zip(self.transitions, keep, strict=True) if k))
