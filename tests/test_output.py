@@ -161,3 +161,44 @@ def test_a_full_device_is_one_line_and_no_traceback(project: Project, arguments:
         )
     assert done.returncode == 1
     assert done.stderr == "error: Standard output cannot be written: No space left on device\n"
+
+
+def test_a_run_without_held_out_tasks_ends_without_an_empty_table(project: Project) -> None:
+    project.edit('heldout = { bigger = "agent:heldout" }', "")
+    project.edit("steps = 4", "steps = 1")
+    done = project.run("train", "train.toml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Trained in ")
+
+
+def test_a_call_for_a_model_that_there_is_not_says_so_without_an_empty_place(project: Project) -> None:
+    project.edit(
+        "    answer =",
+        "    try_other = CLIENT.chat.completions.create(model='nope', messages=messages)\n    await failing(try_other)\n    answer =",
+        file="agent.py",
+    )
+    project.edit(
+        "async def solve",
+        "async def failing(call):\n    import openai\n\n    try:\n        await call\n    except openai.NotFoundError:\n        pass\n\n\nasync def solve",
+        file="agent.py",
+    )
+    project.edit("steps = 4", "steps = 1")
+    assert project.run("train", "train.toml").returncode == 0
+    rollout = project.json("rollouts", "--phase", "train")["rollouts"][0]["rollout_id"]
+    assert "model nope (not trained): error\n" in project.run("explain", rollout).stdout
+
+
+def test_a_rollout_that_fails_after_its_reward_is_no_success(project: Project) -> None:
+    project.edit("async def solve(task):", "async def solve(task, rollout):", file="agent.py")
+    project.edit(
+        "    return answer",
+        "    if task['a'] >= 10:\n        rollout.reward(1.0)\n        raise KeyError(task['task_id'])\n    return answer",
+        file="agent.py",
+    )
+    project.edit("steps = 4", "steps = 1")
+    project.edit("agent:heldout", "agent:some")
+    with (project.path / "agent.py").open("a") as file:
+        file.write("\n\ndef some():\n    return heldout()[:3] + train()[:1]\n")
+    summary = project.json("train", "train.toml")
+    assert summary["heldout_after"]["tasks"] == 4
+    assert summary["heldout_after"]["successes"] <= 1

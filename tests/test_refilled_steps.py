@@ -75,6 +75,15 @@ def test_a_step_draws_further_tasks_until_enough_groups_have_something_to_tell(h
     assert "groups have nothing to learn from" not in done.stderr
 
 
+def test_the_reward_that_is_shown_is_that_of_all_draws(half_telling: Project) -> None:
+    half_telling.edit("else 0.5", "else 1.0", file="agent.py")
+    done = half_telling.run("train", "train.toml")
+    shown = re.findall(r"step \d rollouts: (\d+)/\1 .*reward (\d\.\d\d)", done.stderr, flags=re.MULTILINE)
+    steps = steps_of(half_telling)
+    assert shown == [(str(step["rollouts"]), f"{step['reward_mean']:.2f}") for step in steps]
+    assert any(step["reward_mean"] > 0.55 for step in steps)  # the draws differ
+
+
 def test_no_task_comes_again_before_all_have_had_their_turn(half_telling: Project) -> None:
     half_telling.json("train", "train.toml")
 

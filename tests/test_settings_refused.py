@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from tests.conftest import DryRun
 
@@ -12,6 +15,7 @@ from spangrad.training._preparation import settled_settings
 ENDPOINT = 'endpoint = "http://127.0.0.1:8000/v1"'
 JUDGE = f'[rewards.judge]\n{ENDPOINT}\nmodel = "judge"\ncriteria = "Right."\n'
 RULE = '[[rewards.rules]]\nwhen = "tool_error"\nreward = -0.1\n'
+MAXRL = '[algorithm]\nestimator = "maxrl"\n'
 TWO = '[policy]\ntrain = ["writer", "boss"]\n'
 
 
@@ -54,6 +58,13 @@ def credit(table: str, more: str = "") -> str:
         (credit('name = "progress"', 'estimator = "maxrl"'), "progress takes off for steps back, and maxrl cannot"),
         (f'[policy]\n{ENDPOINT}\naliases = ["judge"]\n{JUDGE}', "rewards.judge.model: this is the model of policy.endpoint"),
         (f'[policy]\n{ENDPOINT}\n[algorithm]\ncorrections = [{{ name = "truncated_is", cap = 0.5 }}]', "cap is 0.5. Give cap"),
+        (f"{MAXRL}[failures]\nfailed = {{ policy = 'penalise', reward = -0.5 }}", "failures.failed.reward: maxrl takes no return below 0"),
+        (f"{MAXRL}[rewards.overlong]\nmax_tokens = 9\ncache = 3", "rewards.overlong: maxrl takes no return below 0, and a rollout"),
+        (f"{MAXRL}{RULE}", "rewards.rules.0.reward: maxrl takes no return below 0, and a rollout with no other reward"),
+        ("[failures]\nfailed = { policy = 'penalise', reward = -1e31 }", "failures.failed.reward: is too large to be compared with other rewards; 1e+30 is the limit"),
+        (RULE.replace("-0.1", "1e31"), "rewards.rules.0.reward: is too large to be compared"),
+        ('[policy]\ntrain = ["writer", "writer"]', "policy.train: 'writer' is named more than once"),
+        ('[policies.".."]', 'policies."..": must be a name; this is a folder that exists already'),
         ("[rewards]\nevaluator_processes = 2", "there is no rewards.evaluator; it would do nothing"),
         ('[rewards]\ncheck = "agent:reward"', "Write a command that is installed; a Python function that judges goes into"),
         ('[rewards]\ncheck = ""', "rewards.check: The check '' is no command line. Write a command and its arguments"),
@@ -67,6 +78,28 @@ def credit(table: str, more: str = "") -> str:
 def test_it_is_refused_with_its_place(dry_run: DryRun, settings: str, said: str) -> None:
     listed = problems(dry_run, settings)
     assert any(said in problem for problem in listed), listed
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "[failures]\nfailed = { policy = 'penalise', reward = 0.0 }",
+        f"{RULE}[rewards]\nweights = {{ correct = 1.0, tool_error = 0.0 }}",
+        f"{RULE}[rewards]\nweights = {{ correct = 1.0, tool_error = -1.0 }}",
+    ],
+)
+def test_rewards_that_take_nothing_off_go_with_maxrl(dry_run: DryRun, settings: str) -> None:
+    dry_run(f"{MAXRL}{settings}")
+
+
+def test_a_warm_start_cannot_take_more_demonstrations_than_there_are(dry_run: DryRun, tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    (tmp_path / "shown.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    table = '[warm_start]\ndemonstrations = "shown.jsonl"\nsteps = 1\n'
+    assert problems(dry_run, f"{table}batch = 2") == [
+        "warm_start.batch: a step takes 2 demonstrations, but there are only 1"
+    ]
+    assert dry_run(table).config.warm_start is not None
 
 
 def test_shares_of_the_agents_that_are_trained_are_fine(dry_run: DryRun) -> None:

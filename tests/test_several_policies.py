@@ -205,7 +205,7 @@ def test_a_demonstration_teaches_the_policy_it_names_or_all(team: Project) -> No
             '[rewards.judge]\nroute = "reference"\nmodel = "m"\ncriteria = "c"\n[tasks]',
             "with a route model would do nothing",
         ),
-        ("[policies.writer]", '[policies."a/b"]', "policies.a/b"),
+        ("[policies.writer]", '[policies."a/b"]', 'policies."a/b"'),
         ("[policies.writer]", "[policies.writer]\ntrian = 1", "unknown key (did you mean train?)"),
     ],
 )
@@ -251,3 +251,10 @@ def test_an_unknown_model_is_answered_with_those_there_are(team: Project) -> Non
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
     assert re.search(r"No route serves the model 'rewirter'.*Ask for one of: writer, rewriter, reference", said)
+
+
+def test_one_model_cannot_be_measured_in_the_place_of_several_policies(team: Project) -> None:
+    done = team.run("eval", "train.toml", "--model", "elsewhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--model is one model, and train.toml has the policies writer, second" in done.stderr
+    assert "--run FOLDER" in done.stderr

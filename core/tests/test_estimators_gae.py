@@ -258,6 +258,21 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
         GAE(**options)
 
 
+def test_an_eps_is_refused_where_no_deviation_is_divided_by() -> None:
+    with pytest.raises(ConfigError, match="eps is added to the deviation that whiten divides by"):
+        GAE(whiten=False, eps=1e-6)
+    assert GAE(eps=1e-3).eps == 1e-3
+
+
+def test_the_ledger_says_what_the_one_advantage_of_several_tokens_is(make_transition_batch: MakeBatch) -> None:
+    batch = make_transition_batch([("a", 1.0, [2])])
+    # gamma 1, lam 0.95, no values: the last token has the advantage 1, the one before 0.95.
+    report = LightningRL(Identical(), GAE(level="token", whiten=False)).compute(batch, values=[np.zeros(2)])
+    (entry,) = report.ledger(1)
+    assert entry.detail == "value before the call 0; the advantage is the mean of its 2 tokens', from 0.95 to 1"
+    assert entry.advantage == pytest.approx(0.975)
+
+
 def test_values_that_cannot_be_are_refused(three_calls: TransitionBatch) -> None:
     algorithm = LightningRL(Identical(), GAE())
     with pytest.raises(ConfigError, match="gae goes by values, and none were given"):

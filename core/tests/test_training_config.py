@@ -188,6 +188,37 @@ def test_an_override_that_contradicts_the_file_is_named_beside_it(config_file: P
     assert problem.startswith("train.toml, line 4 with --set agent.command=python agent.py: agent: give either run =")
 
 
+@pytest.mark.parametrize(
+    ("override", "policies"),
+    [
+        ("policies.a.train=['x=y']", {"a": ["x=y"]}),
+        ('policies."a".train=["x"]', {"a": ["x"]}),
+        ("policies.'a' . train = ['x']", {"a": ["x"]}),
+    ],
+)
+def test_names_in_overrides_may_be_in_quotes(config_file: Path, override: str, policies: dict[str, list[str]]) -> None:
+    config = load_config(config_file, [override]).config
+    assert {name: table.train for name, table in config.policies.items()} == policies
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ('policies.".."={}', 'policies."..": must be a name; this is a folder that exists already'),
+        ('policies."a=b"={}', 'policies."a=b": String should match pattern'),
+    ],
+)
+def test_a_name_that_cannot_be_is_shown_as_toml_would_have_it(config_file: Path, override: str, problem: str) -> None:
+    (found,) = problems_of(config_file, override)
+    assert found.startswith(f"--set {override}: {problem}")
+
+
+@pytest.mark.parametrize("override", ['policies."a={}', "=1", "a..b=1", "training.steps", 'x."=1'])
+def test_an_override_without_a_key_is_refused(config_file: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not of the form table\.key=value"):
+        load_config(config_file, [override])
+
+
 def test_problems_of_the_file_and_of_overrides_are_listed_together(tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
     path.write_text(GOOD.replace("seed = 3", "sed = 3"))

@@ -121,6 +121,10 @@ class TestOrder:
         assert len(set(chosen)) == per_step
         assert chosen == tasks_of_step(step, tasks=tasks, per_step=per_step, seed=seed)
 
+    def test_more_tasks_than_there_are_cannot_be_drawn(self) -> None:
+        with pytest.raises(ValueError, match="3 more tasks of 4 are wanted, and 2 are taken"):
+            tasks_from(0, tasks=4, count=3, seed=0, taken=[1, 2])
+
     @given(tasks=st.integers(1, 12), seed=st.integers(0, 3), start=st.integers(0, 40), data=st.data())
     def test_tasks_drawn_bit_by_bit_are_those_drawn_at_once(
         self, tasks: int, seed: int, start: int, data: st.DataObject

@@ -77,7 +77,8 @@ def train(
         print_json(summary.as_json())
     else:
         out = Console()
-        out.print(summary.table())
+        if summary.after:
+            out.print(summary.table())
         out.print(
             f"Trained in {summary.train_seconds:.0f} s. Model, metrics, curve and summary: {runs / summary.run}",
             soft_wrap=True,
@@ -108,12 +109,13 @@ def evaluate(
 
     if model is not None and trained is not None:
         raise ConfigError("Either --model or --run says what is measured", cure="Leave one of them out")
-    chosen = (
-        []
-        if model is None
-        else [f"policy.model={_quoted(str(Path(model).resolve()) if Path(model).exists() else model)}"]
-    )
-    preparation = prepare(config, [*(overrides or []), *chosen], load_plugins(), port=port)
+    preparation = prepare(config, [*(overrides or []), *_instead(model)], load_plugins(), port=port)
+    policies = [policy.name for policy in preparation.config.trained]
+    if model is not None and len(policies) > 1:
+        raise ConfigError(
+            f"--model is one model, and {config} has the policies {', '.join(policies)}",
+            cure="Measure those of a run with --run FOLDER; without either, what they begin as is measured",
+        )
     if not preparation.heldout:
         raise ConfigError(f"{config} has no held-out tasks to evaluate on", cure="Add a [tasks.heldout] table")
     checkpoint = None if trained is None else RunFolder(trained).checkpoint_of(preparation.config.trained)
@@ -136,6 +138,13 @@ def evaluate(
             f"({success.successes}/{success.count}), mean reward {one.reward_mean:.3f}"
         )
     typer.echo(f"Rollouts and answers: {folder.path}")
+
+
+def _instead(model: str | None) -> list[str]:
+    """What overrides the settings' model; a path is meant from here."""
+    if model is None:
+        return []
+    return [f"policy.model={_quoted(str(Path(model).resolve()) if Path(model).exists() else model)}"]
 
 
 def _resuming(config: Path, overrides: list[str], runs: Path, port: int, *, as_json: bool) -> str:

@@ -12,7 +12,7 @@ from spangrad.lightningrl._comparison import EQUAL_TOLERANCE, NO_GROUP, Comparis
 from spangrad.lightningrl._compatibility import requirements_table
 from spangrad.lightningrl._grouping import UNNAMED, Grouping
 from spangrad.lightningrl._report import AdvantageReport
-from spangrad.lightningrl._reward_size import check_size
+from spangrad.lightningrl._reward_size import LARGEST, check_size
 from spangrad.lightningrl._weighting import Weighting, WeightingName
 from spangrad.lightningrl.credit import (
     HGPO,
@@ -60,6 +60,7 @@ __all__ = [
     "GDPO",
     "GRPO",
     "HGPO",
+    "LARGEST",
     "NO_GROUP",
     "RAE",
     "RLOO",

@@ -103,8 +103,15 @@ class AdvantageReport:
         """What there is to say beside a transition's reason."""
         reason, values = self.reasons[position], self.value_targets
         if reason is Reason.TRAINED and values is not None:
-            return f"value before the call {values.before[position][0]:.4g}"
+            said = f"value before the call {values.before[position][0]:.4g}"
+            return said if self.token_advantages is None else f"{said}; {_of_tokens(self.token_advantages[position])}"
         return _DETAILS.get(reason, "")
+
+
+def _of_tokens(advantages: FloatArray) -> str:
+    """What the one advantage of the row stands for."""
+    low, high = advantages.min(), advantages.max()
+    return f"the advantage is the mean of its {len(advantages)} tokens', from {low:.4g} to {high:.4g}"
 
 
 def memory_metrics(memory: Mapping[str, float]) -> dict[str, float]:

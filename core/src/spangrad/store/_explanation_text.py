@@ -76,7 +76,9 @@ def _choice(call: ExplainedCall) -> str:
 
 
 def _call_lines(call: ExplainedCall, max_prompt_chars: int) -> list[str]:
-    served = f"policy {call.policy} version {call.policy_version}" if call.policy else f"not trained, {call.endpoint}"
+    served = f"policy {call.policy} version {call.policy_version}" if call.policy else "not trained"
+    if not call.policy and call.endpoint:  # without one, no model has that name
+        served += f", {call.endpoint}"
     agent = f", agent {call.agent}" if call.agent else ""
     ended = f"{call.status}, finished by {call.finish_reason}" if call.finish_reason else call.status
     lines = [f"model {call.model} ({served}){agent}: {ended}"]

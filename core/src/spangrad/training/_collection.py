@@ -135,6 +135,7 @@ async def collect(
         SpangradError: not one rollout succeeded; the message gives the commonest cause.
     """
     begun = time.monotonic()
+    before = earlier or Collection((), (), 0, 0.0)
     found = {job.rollout_id: _finished(session, job) for job in jobs}
     results = {job_id: result for job_id, result in found.items() if result is not None}
     reused = len(results)
@@ -147,13 +148,12 @@ async def collect(
         results[result.job.rollout_id] = result
         extraction = extractions[result.job.rollout_id] = extraction_of(session, result.record)
         tokens += _sampled_tokens(extraction)
-        rewards = [r.reward for r in results.values() if r.reward is not None]
+        rewards = [r.reward for r in (*before.results, *results.values()) if r.reward is not None]
         mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
         phase.advance(1, {"reward": mean, "tok/s": f"{tokens / (time.monotonic() - begun):.0f}"})
 
     missing = [_next_attempt(session, job) for job in jobs if job.rollout_id not in results]
     await until_stopped(session.runner.run(missing, on_result=on_result), stop)
-    before = earlier or Collection((), (), 0, 0.0)
     collection = Collection(
         results=(*before.results, *(results[job.rollout_id] for job in jobs)),
         extractions=(*before.extractions, *(extractions[job.rollout_id] for job in jobs)),

@@ -17,7 +17,7 @@ from spangrad.backend import SOLE_POLICY
 from spangrad.rollouts.rules import OPTIONS
 from spangrad.training._failures_config import FailuresTable
 from spangrad.training._overlong_config import OverlongTable
-from spangrad.training._table import Count, Positive, Rate, Seconds, Table
+from spangrad.training._table import Count, Positive, Rate, Reward, Seconds, Table
 
 
 def _web_address(value: str) -> str:
@@ -37,6 +37,13 @@ def _folder_name(value: str) -> str:
     return value
 
 
+def _distinct(names: list[str]) -> list[str]:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(map(repr, twice))} is named more than once")
+    return names
+
+
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200), AfterValidator(_folder_name)]
 
 
@@ -110,7 +117,7 @@ class RuleTable(Table):
         "tool_error", "tool_ok", "http_status", "malformed_tool_call", "slow_tool", "repeated_call", "function"
     ]
     """What is looked for."""
-    reward: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_not_nothing)] | None = None
+    reward: Annotated[Reward, AfterValidator(_not_nothing)] | None = None
     """Of the call, each time."""
     name: Annotated[str, Field(min_length=1)] | None = None
     """Of its rewards; `when` if not given."""
@@ -184,7 +191,7 @@ class PolicyTable(Table):
     """A model folder, a .gguf file, or a name the backend knows."""
     aliases: list[str] = Field(default_factory=lambda: ["policy"], min_length=1)
     """What agents put into `model=`; "*" takes every name."""
-    train: Annotated[list[str], Field(min_length=1)] | None = None
+    train: Names | None = None
     """Names of the agents whose calls are trained on; all when not given. The other agents use the same model, and learn with
     it, but their calls give no gradient."""
     endpoint: Annotated[str, AfterValidator(_web_address)] | None = None
@@ -200,7 +207,7 @@ class AdapterTable(Table):
 
     aliases: list[str] | None = Field(default=None, min_length=1)
     """What agents put into `model=`; the policy's name when not given."""
-    train: Annotated[list[str], Field(min_length=1)] | None = None
+    train: Names | None = None
     """Names of the agents whose calls it is trained on; all when not given."""
 
 
@@ -261,7 +268,7 @@ class WarmStartTable(Table):
     """A .jsonl file or "module:function" of conversations: {"messages": [...], "tools": [...]}."""
     steps: Positive
     batch: Positive = 8
-    """Demonstrations per step."""
+    """Demonstrations per step; all of them, where there are fewer and it was not given."""
     learning_rate: Rate = 2e-5
     ramp_steps: Count = 3
     """Steps over which the learning rate rises to its value."""

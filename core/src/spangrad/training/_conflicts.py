@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spangrad.lightningrl import AgentShare, CreditAssigner, Discounted, GiGPO, Sum
+from spangrad.lightningrl import AgentShare, CreditAssigner, Discounted, GiGPO, LightningRL, Sum
 from spangrad.training._config import TrainConfig
-from spangrad.training._reward_conflicts import reward_conflicts
+from spangrad.training._reward_conflicts import negative_reward_conflicts, reward_conflicts
 
 Problem = tuple[tuple[object, ...], str]
 """The key that is wrong, and what is wrong with it."""
 
 
-def conflicts(config: TrainConfig, *, tasks: int | None, credit: CreditAssigner | None) -> Iterator[Problem]:
+def conflicts(config: TrainConfig, *, tasks: int | None, algorithm: LightningRL | None) -> Iterator[Problem]:
     """Those of a training run; what the loss has to say is elsewhere.
 
     Args:
         config: the settings.
         tasks: how many there are to train on; None where they could not be read.
-        credit: the credit assigner; None where it could not be made.
+        algorithm: None where it could not be made.
     """
     yield from _step_conflicts(config, tasks)
     yield from reward_conflicts(config)
-    if credit is not None:
-        yield from credit_conflicts(config, credit)
+    if algorithm is not None:
+        yield from credit_conflicts(config, algorithm.credit)
+        if algorithm.estimator.requirements.no_losses:
+            yield from negative_reward_conflicts(config)
     if config.policy.endpoint is not None and config.warm_start is not None:
         yield ("warm_start",), "the endpoint would not see the warm-started model; it would do nothing to the rollouts"
     if config.algorithm.per_agent and len(config.trained_agents or ()) == 1:

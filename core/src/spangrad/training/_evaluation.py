@@ -11,6 +11,7 @@ from typing import Any
 from spangrad.gateway import SamplingOverride
 from spangrad.rollouts import RolloutJob, RolloutResult, Task
 from spangrad.training._statistics import Proportion, proportion
+from spangrad.transitions import RolloutStatus
 
 GREEDY = SamplingOverride(temperature=0.0, top_p=1.0, top_k=0)
 
@@ -79,7 +80,8 @@ def evaluation(
     """Counts what came back."""
     rewards = [result.reward for result in results]
     given = [reward for reward in rewards if reward is not None]
-    successes = sum(reward >= success_at - 1e-9 for reward in given)
+    ended = [result.reward for result in results if result.status is RolloutStatus.SUCCEEDED]
+    successes = sum(reward is not None and reward >= success_at - 1e-9 for reward in ended)
     return Evaluation(
         heldout=heldout,
         step=step,

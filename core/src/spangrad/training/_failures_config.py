@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from spangrad.training._table import Number, Positive, Table
+from spangrad.training._table import Positive, Reward, Table
 from spangrad.transitions import FailureKind, FailurePolicies, FailurePolicy, Treatment
 
 _OPTION: Final = {"penalise": "reward", "retry": "attempts"}
@@ -17,7 +17,7 @@ class FailureTable(Table):
     """What is done about one kind of failure, as text ("drop") or as a table ({policy = "retry", attempts = 3})."""
 
     policy: Literal["drop", "retry", "penalise", "keep"]
-    reward: Number | None = None
+    reward: Reward | None = None
     """For penalise: what the rollout gets, beside what it was given on its way."""
     attempts: Annotated[int, Field(ge=2)] | None = None
     """For retry: most attempts at a rollout, the first included."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from spangrad.errors import ConfigError
 from spangrad.training._config import NamedTable, TrainConfig
-from spangrad.training._toml_positions import KeyPath, key_lines, line_of
+from spangrad.training._toml_positions import KeyPath, dotted, key_lines, line_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class LoadedConfig:
         return [self._problem(within, item) for item in error.errors(include_url=False)]
 
     def _problem(self, within: Sequence[str], item: Any) -> str:
-        path = (*within, *(part for part in item["loc"] if part not in {"str", "list[str]"}))
-        name = ".".join(str(part) for part in path)
+        path = (*within, *(part for part in item["loc"] if part not in {"str", "list[str]", "[key]"}))
+        name = dotted(path)
         message = {"extra_forbidden": "unknown key", "missing": "required, but missing"}.get(item["type"])
         if item["type"] in {"model_type", "dict_type"}:
             named = item.get("ctx", {}).get("class_name") == NamedTable.__name__
@@ -158,10 +158,7 @@ def resolved_model(name: str, folder: Path) -> str:
 
 def _override(data: dict[str, Any], override: str) -> KeyPath:
     """Puts an override's value in its place, and says which that is."""
-    key, equals, value = override.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if not equals or not all(parts):
-        raise ConfigError(f"--set {override!r} is not of the form table.key=value")
+    parts, value = _split(override)
     table = data
     for part in parts[:-1]:
         inner = table.setdefault(part, {})
@@ -173,6 +170,25 @@ def _override(data: dict[str, Any], override: str) -> KeyPath:
     except (tomllib.TOMLDecodeError, RecursionError):
         table[parts[-1]] = value
     return tuple(parts)
+
+
+def _split(override: str) -> tuple[list[str], str]:
+    """The names that lead to a setting, and its value as text. Names may be in quotes, as in TOML."""
+    for equals in (place for place, character in enumerate(override) if character == "="):
+        try:
+            table = tomllib.loads(f"{override[:equals]} = 0")
+        except (tomllib.TOMLDecodeError, RecursionError):  # a name that TOML wants in quotes, or an = within them
+            continue
+        parts: list[str] = []
+        while table and isinstance(table, dict):
+            ((name, table),) = table.items()
+            parts.append(name)
+        return parts, override[equals + 1 :]
+    key, equals_sign, value = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals_sign or not all(parts) or any(quote in key for quote in "\"'"):
+        raise ConfigError(f"--set {override!r} is not of the form table.key=value")
+    return parts, value
 
 
 def _suggestion(path: Sequence[object]) -> str:

@@ -129,7 +129,9 @@ class Trainer:
             phase.advance(self._state.warm_start_steps)
             for step in range(self._state.warm_start_steps + 1, table.steps + 1):
                 self._raise_if_stopped()
-                chosen = tasks_of_step(step, tasks=len(examples), per_step=table.batch, seed=self._config.seed)
+                chosen = tasks_of_step(
+                    step, tasks=len(examples), per_step=min(table.batch, len(examples)), seed=self._config.seed
+                )
                 transitions = [transition for index in chosen for transition in examples[index]]
                 rate = ramped(table.learning_rate, step, table.ramp_steps)
                 batches = imitation_batches(transitions, rate)

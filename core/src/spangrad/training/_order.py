@@ -24,7 +24,12 @@ def tasks_from(
 
     Returns:
         Positions of the tasks, all different, and where the next ones are to be looked for.
+
+    Raises:
+        ValueError: so many different ones there are not.
     """
+    if count > tasks - len(set(taken)):
+        raise ValueError(f"{count} more tasks of {tasks} are wanted, and {len(set(taken))} are taken")
     chosen: dict[int, None] = {}
     while len(chosen) < count:
         epoch, place = divmod(position, tasks)

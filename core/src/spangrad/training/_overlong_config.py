@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from spangrad.rollouts import Overlong
-from spangrad.training._table import Positive, Table
+from spangrad.training._table import Positive, Reward, Table
 
 
 class OverlongTable(Table):
@@ -17,7 +17,7 @@ class OverlongTable(Table):
     """Sampled tokens of a rollout, all its calls together, from which on the whole penalty is due."""
     cache: Positive
     """The last of them over which it grows from nothing."""
-    penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    penalty: Annotated[Reward, Field(gt=0)] = 1.0
     """Its size."""
 
     @model_validator(mode="after")

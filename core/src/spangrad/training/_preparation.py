@@ -270,15 +270,18 @@ def _demonstrations(loaded: LoadedConfig, problems: Problems) -> tuple[Mapping[s
     if config.warm_start is None:
         return ()
     names = [policy.name for policy in config.trained]
+    found: tuple[Mapping[str, Any], ...] = ()
     with problems.at("warm_start", "demonstrations"):
-        return load_demonstrations(config.warm_start.demonstrations, loaded.folder, policies=names)
-    return ()
+        found = load_demonstrations(config.warm_start.demonstrations, loaded.folder, policies=names)
+    if "batch" in config.warm_start.model_fields_set and 0 < len(found) < config.warm_start.batch:
+        what = f"a step takes {config.warm_start.batch} demonstrations, but there are only {len(found)}"
+        problems.add(("warm_start", "batch"), what)
+    return found
 
 
 def _find_conflicts(loaded: LoadedConfig, parts: CheckedParts, problems: Problems, *, tasks: int | None) -> None:
     """Looks for settings that are fine one by one, but contradict each other or would do nothing."""
-    credit = None if parts.algorithm is None else parts.algorithm.credit
-    problems.extend(conflicts(loaded.config, tasks=tasks, credit=credit))
+    problems.extend(conflicts(loaded.config, tasks=tasks, algorithm=parts.algorithm))
     factory = parts.factory
     if factory is not None and parts.loss is not None:
         mismatch = not parts.options or factory.may_mismatch(parts.options)

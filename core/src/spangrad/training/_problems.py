@@ -8,6 +8,7 @@ from types import TracebackType
 
 from spangrad.errors import SpangradError
 from spangrad.training._loaded_config import LoadedConfig, config_error
+from spangrad.training._toml_positions import dotted
 
 _BEFORE_THE_START = 2
 """Exit status of errors that are the settings' fault."""
@@ -32,7 +33,7 @@ class Problems:
 
     def add(self, key: Sequence[object], problem: str) -> None:
         """One more, of the setting that `key` leads to."""
-        name = ".".join(str(part) for part in key)
+        name = dotted(key)
         said = problem if problem.startswith(f"{name}: ") else f"{name}: {problem}"
         self._found.append(f"{self._loaded.where(*key)}: {said}")
 

@@ -42,6 +42,24 @@ def _failure_conflicts(config: TrainConfig) -> Iterator[Problem]:
         yield ("failures", "groups"), "rewards.judge compares a group once; rollouts added later could not be judged"
 
 
+def negative_reward_conflicts(config: TrainConfig) -> Iterator[Problem]:
+    """Rewards below 0, which an estimator that takes no return below 0 would meet as soon as a rollout has nothing else."""
+    table, estimator = config.rewards, config.algorithm.estimator.name
+
+    def taken_off(name: str, reward: float) -> bool:
+        return reward * (table.weights.get(name, 0.0) if table.weights else 1.0) < 0
+
+    why = f"{estimator} takes no return below 0, and a rollout with no other reward would have one"
+    for kind, policy in config.failures.policies().by_kind.items():
+        if policy.treatment is Treatment.PENALISE and taken_off(FAILURE_REWARD, policy.reward):
+            yield ("failures", kind.value, "reward"), f"{why}; 0 counts such a rollout as worth nothing"
+    if table.overlong is not None and taken_off(OVERLONG, -table.overlong.penalty):
+        yield ("rewards", "overlong"), why
+    for index, rule in enumerate(table.rules):
+        if rule.reward is not None and taken_off(rule.reward_name, rule.reward):
+            yield ("rewards", "rules", index, "reward"), why
+
+
 def _judge_conflicts(config: TrainConfig, judge: JudgeTable) -> Iterator[Problem]:
     if judge.relative and config.training.rollouts_per_task == 1:
         what = "there is nothing to compare with training.rollouts_per_task = 1"

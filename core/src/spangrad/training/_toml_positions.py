@@ -6,6 +6,7 @@ never used to read values.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +14,15 @@ _HEADER = re.compile(r"^\s*\[\[?\s*(?P<name>[^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(
     r"^\s*(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*="
 )
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PART = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
 
 KeyPath = tuple[str, ...]
+
+
+def dotted(key: Sequence[object]) -> str:
+    """A key as it is written in TOML; names that have to be are in quotes."""
+    return ".".join(str(part) if _BARE.fullmatch(str(part)) else json.dumps(str(part)) for part in key)
 
 
 def key_lines(text: str) -> Mapping[KeyPath, int]:

@@ -46,8 +46,8 @@ class GAE:
     "token"."""
     whiten: bool = True
     """Advantages less their mean over the batch, over their deviation. The targets of the values stay as they are."""
-    eps: float = 1e-6
-    """Added to that deviation, in the unit of the rewards."""
+    eps: float | None = None
+    """Added to that deviation, in the unit of the rewards; 1e-6 if not given, and only with `whiten`."""
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
@@ -57,7 +57,13 @@ class GAE:
         check_gamma(lam, name="lam")
         if type(self.whiten) is not bool:
             raise ConfigError(f"whiten is {self.whiten!r}", cure="Give true or false")
+        if self.eps is None:
+            return
         check_eps(self.eps)
+        if not self.whiten:
+            raise ConfigError(
+                "eps is added to the deviation that whiten divides by", cure="Remove eps, or whiten = false"
+            )
 
     @property
     def requirements(self) -> Requirements:
@@ -89,7 +95,12 @@ class GAE:
         lengths = [len(row) for row in rows]
         flat = np.concatenate([*rows, np.zeros(0)])
         over_all = Comparison(flat, np.zeros(len(flat), dtype=np.int64), np.repeat(units, lengths))
-        made = whitened(over_all, flat, self.eps, alone=np.repeat(np.array(unknown, dtype=np.bool_), lengths))
+        made = whitened(
+            over_all,
+            flat,
+            1e-6 if self.eps is None else self.eps,
+            alone=np.repeat(np.array(unknown, dtype=np.bool_), lengths),
+        )
         return np.split(made, np.cumsum(lengths)[:-1]) if lengths else []
 
 
