@@ -21,6 +21,7 @@ from spangrad.errors import BackendError, ModelNotFoundError
 from spangrad.plugins import load_plugins
 from spangrad.transitions import Transition, TransitionBatch
 from spangrad_torch import TorchBackend, TorchOptions
+from spangrad_torch._sampler import TorchSampler
 from spangrad_torch.plugin import TorchFactory
 
 PROMPT = (1, 40, 41, 42)
@@ -258,4 +259,6 @@ async def test_after_closing_nothing_is_drawn_or_trained(tiny_model_folder: Path
 async def test_sampler_and_learner_share_one_set_of_weights(backend: TorchBackend) -> None:
     model = backend._loaded.model
     assert isinstance(model, nn.Module)
-    assert backend.policies["policy"].sampler._decoder._model is backend.policies["policy"].learner._model is model
+    sampler = backend.policies["policy"].sampler
+    assert isinstance(sampler, TorchSampler)
+    assert sampler._decoder._model is backend.policies["policy"].learner._model is model

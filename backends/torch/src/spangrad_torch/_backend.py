@@ -15,10 +15,11 @@ from spangrad_torch._chat_format import TemplateFormat
 from spangrad_torch._model import LoadedModel, find_model, load_model
 from spangrad_torch._model_copy import copied
 from spangrad_torch._options import TorchOptions
-from spangrad_torch._policy import TorchPolicy, make_sampler
+from spangrad_torch._policy import ServingSampler, TorchPolicy, make_samplers
 from spangrad_torch._precision import Compute, choose_compute
 from spangrad_torch._pretrained import read_pretrained
-from spangrad_torch._sampler import TorchSampler
+from spangrad_torch._sampler_orders import SamplerSetup
+from spangrad_torch._sampler_process import RemoteSampler, SamplerProcess
 
 if TYPE_CHECKING:
     from spangrad.backend import Backend, ChatFormat, Learner, Policy, Sampler
@@ -38,7 +39,7 @@ class TorchBackend:
         initial: also serve the model as it was loaded.
 
     Raises:
-        BackendError: the adapter's target layers are not in the model.
+        BackendError: the adapter's target layers are not in the model, or the sampler's process cannot start.
     """
 
     name = "torch"
@@ -56,17 +57,24 @@ class TorchBackend:
         self._loaded = loaded
         self._compute = compute
         share = options.adapter_options is not None
-        cache = options.prefix_cache_mb // (len(policies) + initial)
         models = [loaded, *(copied(loaded, share_weights=share) for _ in policies[1:])]
-        frozen = copied(loaded, share_weights=share) if initial else None
+        names: list[str | None] = [*policies, *([None] if initial else [])]
+        self._process: SamplerProcess | None = None
+        samplers: Mapping[str | None, ServingSampler]
+        if options.sampler == "process":
+            setup = SamplerSetup(options, compute, str(loaded.model.device), seed, tuple(policies), initial)
+            process = self._process = SamplerProcess(setup)
+            samplers = {name: RemoteSampler(process, name, context_length=loaded.context_length) for name in names}
+        else:
+            frozen = [copied(loaded, share_weights=share)] if initial else []
+            for model in frozen:
+                compute.apply(model.model)
+            samplers = make_samplers(dict(zip(names, [*models, *frozen], strict=True)), compute, options, seed=seed)
         self._policies = {
-            name: TorchPolicy(model, compute, options, prefix_cache_mb=cache, seed=seed + number)
+            name: TorchPolicy(model, samplers[name], compute, options, seed=seed + number)
             for number, (name, model) in enumerate(zip(policies, models, strict=True))
         }
-        self._initial: TorchSampler | None = None
-        if frozen is not None:
-            compute.apply(frozen.model)
-            self._initial = make_sampler(frozen, compute, options, prefix_cache_mb=cache, seed=seed + len(policies))
+        self._initial = samplers.get(None)
 
     @classmethod
     def load(
@@ -93,7 +101,7 @@ class TorchBackend:
         return self._policies
 
     @property
-    def initial(self) -> TorchSampler | None:
+    def initial(self) -> ServingSampler | None:
         """Draws from the model as it was loaded, if that was asked for."""
         return self._initial
 
@@ -120,6 +128,7 @@ class TorchBackend:
             "training": first.learner.training,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "precision": "fp32" if self._compute.autocast is None else "bf16",
+            "sampler": "shared" if self._process is None else "process",
             "decode_threads": self._compute.decode_threads,
             "train_threads": self._compute.train_threads,
             "prefix_tree": first.learner.shares_prefixes,
@@ -135,6 +144,8 @@ class TorchBackend:
             await policy.close()
         if self._initial is not None:
             await self._initial.close()
+        if self._process is not None:
+            await self._process.close()
 
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 All of it runs in one worker thread, so the event loop stays free. The weights are the very tensors the sampler reads: a step
 happens while the sampler is paused, and from then on answers are drawn with the new weights. Every step therefore raises the
-policy version stamped on tokens; `publish` only has to say which it is.
+policy version; `publish` only has to say which it is. A sampler in another process has weights of its own, which `publish` replaces.
 """
 
 from __future__ import annotations
@@ -37,14 +37,19 @@ from spangrad_torch._work import Work, in_rows, lay_out
 from spangrad_torch._worker import Worker
 
 
-class PausableSampler(Protocol):
-    """What the learner needs of the sampler it shares the weights with."""
-
-    policy_version: int
-    """Stamped on tokens; set inside `paused()`."""
+class LearnersSampler(Protocol):
+    """What the learner needs of the sampler that serves its policy."""
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """No forward pass runs inside; what was computed with the weights before is forgotten after."""
+        """No forward pass of the learner's weights runs inside; what was computed with the weights before is forgotten after."""
+        ...
+
+    def changed(self, version: int) -> None:
+        """The learner's weights are of that version now; called inside `paused()`."""
+        ...
+
+    async def take(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Draws with these weights, the learner's, from now on."""
         ...
 
 
@@ -66,7 +71,7 @@ class TorchLearner:
     def __init__(
         self,
         loaded: LoadedModel,
-        sampler: PausableSampler,
+        sampler: LearnersSampler,
         options: TorchOptions,
         *,
         threads: int | None = None,
@@ -81,6 +86,7 @@ class TorchLearner:
         self._autocast_dtype = autocast
         self._trained = Trained(self._model, options, seed=seed)
         attend_by_runs(self._model)
+        self._version = 0
         self._busy = asyncio.Lock()
         self._worker = Worker(threads)
         self.shares_prefixes = self._worker.run_now(partial(takes_tree_masks, self._model))
@@ -146,9 +152,14 @@ class TorchLearner:
             await self._worker.run(self._trained.freeze_reference)
 
     async def publish(self) -> int:
-        """The policy version of the present weights. The sampler draws with them since the last step, which raised it."""
+        """The policy version of the present weights, which the sampler draws with from now on, if it has not since the last step.
+
+        Raises:
+            BackendError: they cannot be handed to the sampler's process.
+        """
         async with self._busy:
-            return self._sampler.policy_version
+            await self._sampler.take(self._trained.weights, self._version)
+            return self._version
 
     async def save(self, folder: Path) -> None:
         """Writes all that `load` needs to go on exactly.
@@ -157,7 +168,7 @@ class TorchLearner:
             CheckpointError: the disk is full or may not be written; what was there before is untouched.
         """
         async with self._busy:
-            await self._worker.run(lambda: save_state(self._trained.state(self._sampler.policy_version), folder))
+            await self._worker.run(lambda: save_state(self._trained.state(self._version), folder))
 
     async def load(self, folder: Path) -> None:
         """Restores what `save` wrote and publishes it. The version goes on from the saved one, but never back.
@@ -169,10 +180,10 @@ class TorchLearner:
             state = await self._worker.run(lambda: load_state(folder, training=self.training))
             async with self._sampler.paused():
                 await self._worker.run(partial(self._trained.restore, state))
-                if (present := self._sampler.policy_version) > 0:
-                    self._sampler.policy_version = max(state.policy_version, present + 1)
-                else:
-                    self._sampler.policy_version = state.policy_version
+                after = self._version + 1 if self._version else 0
+                self._version = max(state.policy_version, after)
+                self._sampler.changed(self._version)
+            await self._sampler.take(self._trained.weights, self._version)
 
     async def export(self, folder: Path) -> None:
         """Writes a Hugging Face folder that plain transformers loads, tokenizer and chat template included.
@@ -202,7 +213,8 @@ class TorchLearner:
             value_rate = None if work.value_targets is None else batch.loss.critic.learning_rate
             async with self._sampler.paused():
                 norm = await self._worker.run(partial(self._trained.step, batch.learning_rate, value_rate))
-                self._sampler.policy_version += 1
+                self._version += 1
+                self._sampler.changed(self._version)
                 await self._worker.run(release_freed)
             seconds = {"gradient_seconds": gradient_done - began, "step_seconds": time.perf_counter() - gradient_done}
             return _report(work, sums, norm, seconds)

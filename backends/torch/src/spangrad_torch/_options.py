@@ -37,6 +37,9 @@ class TorchOptions(BaseModel):
     """Threads of the sampler; auto measures. A GPU needs none."""
     train_threads: Threads = "auto"
     """Threads of the learner; auto measures. Results are bit-equal between runs only on one thread."""
+    sampler: Literal["shared", "process"] = "shared"
+    """shared draws with the learner's own weights; process with a copy of them in a process of its own, so that neither slows the
+    other down where rollouts overlap with learning."""
     max_rows: int = Field(default=64, ge=1)
     """Most answers sampled at the same time."""
     prefix_cache_mb: int = Field(default=256, ge=0)

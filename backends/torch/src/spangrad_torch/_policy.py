@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from spangrad_torch._learner import TorchLearner
@@ -9,34 +11,37 @@ from spangrad_torch._model import LoadedModel
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._precision import Compute
 from spangrad_torch._sampler import TorchSampler
+from spangrad_torch._sampler_process import RemoteSampler
+
+ServingSampler = TorchSampler | RemoteSampler
 
 
 class TorchPolicy:
     """A model's sampler and its learner; implements `spangrad.backend.Policy`.
 
     Args:
-        loaded: the model, which sampler and learner share; adapters are put into it in place.
+        loaded: the model; adapters are put into it in place.
+        sampler: serves it.
         compute: precision, kernels and threads.
         options: the backend's table of train.toml.
-        prefix_cache_mb: memory for keys and values of prompts seen before.
-        seed: of the adapters' first weights and of answers sampled without a seed.
+        seed: of the adapters' first weights.
 
     Raises:
         BackendError: the adapter's target layers are not in the model.
     """
 
     def __init__(
-        self, loaded: LoadedModel, compute: Compute, options: TorchOptions, *, prefix_cache_mb: int, seed: int
+        self, loaded: LoadedModel, sampler: ServingSampler, compute: Compute, options: TorchOptions, *, seed: int
     ) -> None:
-        self._sampler = make_sampler(loaded, compute, options, prefix_cache_mb=prefix_cache_mb, seed=seed)
+        self._sampler = sampler
         self._learner = TorchLearner(
-            loaded, self._sampler, options, threads=compute.train_threads, autocast=compute.autocast, seed=seed
+            loaded, sampler, options, threads=compute.train_threads, autocast=compute.autocast, seed=seed
         )
         compute.apply(loaded.model)
         self._model = loaded.model
 
     @property
-    def sampler(self) -> TorchSampler:
+    def sampler(self) -> ServingSampler:
         """Serves the policy."""
         return self._sampler
 
@@ -60,15 +65,25 @@ class TorchPolicy:
         await self._sampler.close()
 
 
-def make_sampler(
-    loaded: LoadedModel, compute: Compute, options: TorchOptions, *, prefix_cache_mb: int, seed: int
-) -> TorchSampler:
-    """A sampler of the model; arguments as for `TorchPolicy`."""
-    return TorchSampler(
-        loaded,
-        max_rows=options.max_rows,
-        prefix_cache_mb=prefix_cache_mb,
-        threads=compute.decode_threads,
-        autocast=compute.autocast,
-        seed=seed,
-    )
+def make_samplers(
+    models: Mapping[str | None, LoadedModel], compute: Compute, options: TorchOptions, *, seed: int
+) -> dict[str | None, TorchSampler]:
+    """A sampler of each model in this process.
+
+    Args:
+        models: by policy; None for the model as it was loaded.
+        compute: precision and threads.
+        options: the backend's table of train.toml; the samplers share the memory for prefixes among them.
+        seed: of answers sampled without a seed.
+    """
+    return {
+        name: TorchSampler(
+            model,
+            max_rows=options.max_rows,
+            prefix_cache_mb=options.prefix_cache_mb // len(models),
+            threads=compute.decode_threads,
+            autocast=compute.autocast,
+            seed=seed + number,
+        )
+        for number, (name, model) in enumerate(models.items())
+    }

@@ -11,7 +11,7 @@ import math
 import random
 import threading
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -145,6 +145,13 @@ class TorchSampler:
                 self._pauses.remove(rests)
                 self._stale = True
                 self._changed.notify_all()
+
+    def changed(self, version: int) -> None:
+        """Its weights are of that version from here on; called inside `paused()`."""
+        self.policy_version = version
+
+    async def take(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Nothing: the learner's weights are its own."""
 
     async def close(self) -> None:
         """Stops the worker; answers under way fail with BackendError. Closing twice is harmless."""
