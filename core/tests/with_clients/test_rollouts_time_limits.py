@@ -24,7 +24,7 @@ PlayAgent = Callable[..., Awaitable[RolloutResult]]
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that was told to stop gets a fifth of a second to do so."""
-    monkeypatch.setattr("spangrad.rollouts._lanes._GRACE", 0.2)
+    monkeypatch.setattr("spangrad.rollouts._lanes.GRACE", 0.2)
 
 
 async def ask_async(rollout: Rollout, text: str = "x") -> None:
