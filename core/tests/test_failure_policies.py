@@ -20,6 +20,7 @@ from spangrad.transitions import (
     FailurePolicies,
     FailurePolicy,
     Fate,
+    Handling,
     LedgerEntry,
     Reason,
     RewardRecord,

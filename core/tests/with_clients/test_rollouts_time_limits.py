@@ -163,7 +163,9 @@ async def test_what_an_agent_is_given_once_its_time_is_over_is_refused_by_every_
                 give(rollout, echo_store.calls("r")[0].call_id)
 
     failures = FailurePolicies({FailureKind.TIMED_OUT: FailurePolicy(treatment, reward=-1.0)})
-    runner = Runner(load_agent(agent, Path()), None, echo_gateway, echo_store, concurrency=1, timeout=2, failures=failures)
+    runner = Runner(
+        load_agent(agent, Path()), None, echo_gateway, echo_store, concurrency=1, timeout=2, failures=failures
+    )
     with runner:
         (result,) = await runner.run([RolloutJob("r", 1, "g", Task("t", {}), "train", 1)])
 
