@@ -185,15 +185,15 @@ def test_a_rollout_that_was_lost_is_dropped_whatever_the_policy_and_whatever_it_
 
 
 @given(
-    st.sampled_from(RolloutStatus),
-    st.sampled_from(FailureKind),
-    st.integers(1, 6),
-    st.integers(2, 5),
-    st.booleans(),
-    st.integers(0, 3),
+    status=st.sampled_from(RolloutStatus),
+    kind=st.sampled_from(FailureKind),
+    tries=st.integers(1, 6),
+    attempts=st.integers(2, 5),
+    measured=st.booleans(),
+    lost=st.integers(0, 3),
 )
 def test_a_rollout_is_tried_again_as_long_as_its_kind_has_attempts_left(
-    status: RolloutStatus, kind: FailureKind, tries: int, attempts: int, measured: bool, lost: int
+    *, status: RolloutStatus, kind: FailureKind, tries: int, attempts: int, measured: bool, lost: int
 ) -> None:
     """Attempts that were lost with their process do not count."""
     number = tries + lost

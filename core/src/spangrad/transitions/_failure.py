@@ -155,10 +155,10 @@ def handling(
     kind = kind_of(rollout.status)
     if kind is None:
         return None
-    treatment, said = treatments.get(kind, Treatment.DROP), _WORDS[rollout.status]
+    # A lost one is run again when its run goes on, whatever the policy.
+    lost, said = rollout.status is RolloutStatus.LOST, _WORDS[rollout.status]
+    treatment = Treatment.DROP if lost else treatments.get(kind, Treatment.DROP)
     why = f"{said}: {rollout.error}" if rollout.error else said
-    if rollout.status is RolloutStatus.LOST:  # whatever the policy: it is run again when the run goes on
-        return Handling(kind, Done.DROPPED, why)
     if treatment is Treatment.PENALISE and any(reward.source == FAILURE_SOURCE for reward in rewards):
         return Handling(kind, Done.PENALISED, f"penalised: {why}")
     if treatment is Treatment.KEEP:
