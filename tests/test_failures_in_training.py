@@ -202,6 +202,8 @@ def test_a_gap_in_a_group_is_filled_with_a_new_rollout_of_its_task(tmp_path: Pat
     } < rollouts
     assert "train-00001-timed_out-3" not in rollouts
     assert step["lightningrl"]["trained_rollouts"] == 18
+    assert step["refill"]["groups_unfilled"] == 0
+    assert "not whole" not in done.stderr
 
 
 def test_a_group_that_goes_on_failing_is_left_as_it_is_after_the_last_round(tmp_path: Path) -> None:
@@ -212,8 +214,22 @@ def test_a_group_that_goes_on_failing_is_left_as_it_is_after_the_last_round(tmp_
     assert done.returncode == 0, done.stderr
 
     step = step_of(project)
-    assert (step["rollouts"], step["refill"]["replacements"]) == (5, 2)
+    assert (step["rollouts"], step["refill"]["replacements"], step["refill"]["groups_unfilled"]) == (5, 2, 1)
     assert step["lightningrl"]["trained_rollouts"] == 2
+    assert "Step 1: 1 groups are not whole, 0 of them without a rollout" in done.stderr
+
+
+def test_a_group_of_which_nothing_is_left_is_counted_and_said(tmp_path: Path) -> None:
+    project = failing_project(tmp_path, 'groups = "refill"\nrefill_limit = 1\ntimed_out = "keep"')
+    project.edit(
+        'rollout.id.endswith("-0") and', 'task["task_id"] == "failed" or rollout.id.endswith("-0") and', file="agent.py"
+    )
+    project.edit("tasks_per_step = 6", "tasks_per_step = 6\nmax_failed = 1.0")
+    done = project.run("train", "train.toml")
+    assert done.returncode == 0, done.stderr
+
+    assert step_of(project)["refill"]["groups_unfilled"] == 1
+    assert "Step 1: 1 groups are not whole, 1 of them without a rollout" in done.stderr
 
 
 def test_a_resumed_run_goes_on_with_the_attempts_that_are_left_and_keeps_the_rest(tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
+from dataclasses import replace
 
 from tests.conftest import Project
+
+from spangrad.store import RolloutStatus, open_store
 
 
 def fail(project: Project, *arguments: str) -> str:
@@ -41,6 +45,21 @@ class TestWhichRun:
         )
         assert trained_project.run("explain", rows[0]["rollout_id"], "--runs", "elsewhere").returncode == 0
         assert trained_project.json("export", "out", "--runs", "elsewhere")["step"] == 4
+
+    def test_a_list_of_rollouts_has_a_line_for_each_however_long_its_error_is(self, trained_project: Project) -> None:
+        error = (
+            f"python agent.py exited with status 1: Traceback (most recent call last):\n  File\nKeyError: {'x' * 300}\n"
+        )
+        with closing(open_store(trained_project.path / "runs/demo/spangrad.db")) as store:
+            (record,) = store.rollouts(limit=1)
+            store.save_rollout(replace(record, status=RolloutStatus.FAILED, error=error))
+
+        lines = trained_project.run("rollouts", "--run", "runs/demo", "--limit", "2").stdout.splitlines()
+
+        assert len(lines) == 2
+        assert lines[-1].endswith(f"  KeyError: {'x' * 190}...")
+        (row,) = trained_project.json("rollouts", "--run", "runs/demo", "--limit", "1")["rollouts"]
+        assert row["error"] == error
 
     def test_explain_looks_for_the_rollout_in_all_runs(self, trained_project: Project) -> None:
         rollout = trained_project.json("rollouts", "--run", "runs/demo", "--phase", "train")["rollouts"][0][

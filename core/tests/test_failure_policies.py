@@ -20,6 +20,7 @@ from spangrad.transitions import (
     FailurePolicies,
     FailurePolicy,
     Fate,
+    Handling,
     LedgerEntry,
     Reason,
     RewardRecord,
@@ -170,17 +171,37 @@ def test_a_rollout_that_was_cut_short_is_not_penalised_since_it_will_be_run_agai
     assert (penalty.name, penalty.value, penalty.source, penalty.call_id) == ("failure", -1.0, "failure policy", None)
 
 
+@pytest.mark.parametrize("treatment", Treatment)
+def test_a_rollout_that_was_lost_is_dropped_whatever_the_policy_and_whatever_it_was_given(
+    make_rollout_record: MakeRollout, make_reward_record: Callable[..., RewardRecord], treatment: Treatment
+) -> None:
+    lost = make_rollout_record(status=RolloutStatus.LOST, attempt=2, error="it went away")
+
+    done = handling(lost, [make_reward_record(attempt=2)], {FailureKind.INFRASTRUCTURE: treatment})
+
+    assert done == Handling(
+        FailureKind.INFRASTRUCTURE, Done.DROPPED, "the process that ran the rollout went away: it went away"
+    )
+
+
 @given(
-    st.sampled_from(RolloutStatus), st.sampled_from(FailureKind), st.integers(1, 6), st.integers(2, 5), st.booleans()
+    status=st.sampled_from(RolloutStatus),
+    kind=st.sampled_from(FailureKind),
+    tries=st.integers(1, 6),
+    attempts=st.integers(2, 5),
+    measured=st.booleans(),
+    lost=st.integers(0, 3),
 )
 def test_a_rollout_is_tried_again_as_long_as_its_kind_has_attempts_left(
-    status: RolloutStatus, kind: FailureKind, attempt: int, attempts: int, measured: bool
+    *, status: RolloutStatus, kind: FailureKind, tries: int, attempts: int, measured: bool, lost: int
 ) -> None:
-    record = RolloutRecord("r", attempt, "t", "g", "evaluate" if measured else "train", 1, status, "", "", 0.0, None)
+    """Attempts that were lost with their process do not count."""
+    number = tries + lost
+    record = RolloutRecord("r", number, "t", "g", "evaluate" if measured else "train", 1, status, "", "", 0.0, None)
     policies = FailurePolicies({kind: FailurePolicy(Treatment.RETRY, attempts=attempts)})
 
-    expected = kind_of(status) is kind and attempt < attempts and (not measured or kind is FailureKind.INFRASTRUCTURE)
-    assert policies.retries(record) is expected
+    expected = kind_of(status) is kind and tries < attempts and (not measured or kind is FailureKind.INFRASTRUCTURE)
+    assert policies.retries(record, lost=lost) is expected
 
 
 def test_what_an_agent_raises_is_infrastructure_if_it_or_its_stated_cause_is() -> None:

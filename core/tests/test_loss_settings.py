@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from spangrad.backend import (
     CORRECTIONS,
     LOSSES,
+    CriticSettings,
     GeometricRejection,
     KlTerm,
     LossSettings,
@@ -98,11 +100,22 @@ def test_a_kl_term_needs_a_known_form_and_a_coefficient() -> None:
         configured("KL term", "k3", partial(KlTerm, "k3"), {})
     with pytest.raises(ConfigError, match="Unknown KL form 'k4'"):
         KlTerm("k4", 0.1)  # type: ignore[arg-type]  # what a file may say
-    for coefficient in (0.0, -1.0):
-        with pytest.raises(ConfigError, match=f"coefficient is {coefficient}"):
+    for coefficient in (0.0, -1.0, 1e300):
+        with pytest.raises(ConfigError, match=re.escape(f"coefficient is {coefficient}")):
             KlTerm("k2", coefficient)
 
 
 def test_an_entropy_bonus_is_not_negative() -> None:
     with pytest.raises(ConfigError, match=r"entropy_bonus is -0\.1"):
         LossSettings(entropy_bonus=-0.1)
+
+
+def test_what_would_overflow_is_refused_before_it_does() -> None:
+    LossSettings(entropy_bonus=100.0)
+    CriticSettings(coefficient=100.0, clip=1e6)
+    for settings in ({"coefficient": 1e300}, {"clip": 1e300}):
+        ((option, value),) = settings.items()
+        with pytest.raises(ConfigError, match=re.escape(f"{option} is {value!r}")):
+            CriticSettings(**settings)
+    with pytest.raises(ConfigError, match="and at most 100"):
+        LossSettings(entropy_bonus=101.0)

@@ -71,6 +71,7 @@ def test_the_estimator_and_its_critic_are_read_with_their_options(check: Check, 
         ((GAE_OVER_CALLS, "algorithm.critic={learning_rate = 0}"), "learning_rate is 0"),
         ((GAE_OVER_CALLS, "algorithm.critic={clip = -1}", SEVERAL), "clip is -1"),
         ((GAE_OVER_CALLS, "algorithm.critic={coefficient = '1'}"), "coefficient is '1'"),
+        ((GAE_OVER_CALLS, "algorithm.critic={coefficient = 1e300}"), "at least 0 and at most 100"),
         ((GAE_OVER_CALLS, "algorithm.credit=discounted"), "the credit assigner discounted would do nothing"),
         ((GAE_OVER_CALLS, "algorithm.per_agent=true"), "gae compares no calls with others: per_agent = true would do"),
         (

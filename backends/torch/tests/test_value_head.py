@@ -337,7 +337,9 @@ async def test_a_batch_that_does_not_fit_its_actions_is_refused(
 
 async def test_a_target_that_overflows_moves_nothing(rig: Rig) -> None:
     before, values = rig.weights(), await rig.values()
-    with pytest.raises(BackendError, match="not a finite number, so no step was taken"):
-        await rig.learner.update(batch([[1e30], [], [], []]))
+    with pytest.raises(BackendError, match="not a finite number, so no step was taken") as caught:
+        await rig.learner.update(batch([[1e30], [], [], []], coefficient=0.5))
+    named = "a smaller learning rate or algorithm.critic.learning_rate (0.01), or a smaller algorithm.critic.coefficient (0.5)"
+    assert named in caught.value.cure
     assert all(torch.equal(value, before[name]) for name, value in rig.weights().items())
     assert await rig.values() == values

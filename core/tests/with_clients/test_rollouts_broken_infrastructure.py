@@ -208,7 +208,7 @@ async def test_what_a_lost_attempt_posts_when_it_wakes_up_is_quarantined_and_cou
         ).raise_for_status()
         url = f"{echo_gateway.base_url}/rollouts/r/attempts/1/rewards"
         key = {"authorization": f"Bearer {echo_gateway.evaluator_key}"}
-        httpx.post(url, headers=key, json={"value": 98.0}).raise_for_status()
+        refused.append(httpx.post(url, headers=key, json={"value": 98.0}).json()["error"]["code"])
 
     def agent(task: Any, rollout: Rollout) -> float:
         del task
@@ -229,7 +229,8 @@ async def test_what_a_lost_attempt_posts_when_it_wakes_up_is_quarantined_and_cou
         await asyncio.to_thread(late_is_done.wait, 30)
 
     assert (result.status, result.record.attempt, result.reward) == (RolloutStatus.SUCCEEDED, 2, 1.0)
-    assert refused == ["rollout_closed", "Rollout r has ended, so the reward 'reward' comes too late"]
+    assert refused == ["rollout_closed", "Rollout r has ended, so the reward 'reward' comes too late", "rollout_closed"]
+    assert [reward.value for reward in echo_store.rewards("r")] == [1.0]
     assert runner.late == {"calls": 1, "spans": 2, "rewards": 2}
     spans = {span.name: span.attempt for span in echo_store.spans("r")}
     assert spans == {"execute_tool late tool": 1, "posted": 1}

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spangrad.backend import LossSettings
-from spangrad.errors import BackendError
 from spangrad.transitions import FloatArray, PrefixTreePack
 from spangrad_torch._forward import Predictions, predict
+from spangrad_torch._not_finite import not_finite
 from spangrad_torch._sums import Sums
 from spangrad_torch._value_head import ValueHead
-from spangrad_torch._value_loss import pack_value_loss
+from spangrad_torch._value_loss import critic_of, pack_value_loss
 from spangrad_torch._work import Work
 from spangrad_torch.losses import correction_factor, k3, kl_term, log_ratio, negative_log_likelihood, policy_losses
 
@@ -93,10 +93,7 @@ def accumulate(
         if head is not None:
             loss = loss + pack_value_loss(head, work, pack, predictions, sums)
         if not torch.isfinite(loss):
-            raise BackendError(
-                "The loss of this batch is not a finite number, so no step was taken",
-                cure="Go back to the last checkpoint with a smaller learning rate; with precision bf16 also try fp32",
-            )
+            raise not_finite("The loss of this batch is not a finite number", critic_of(work))
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         sums.tokens += len(pack.targets)
     return sums

@@ -33,6 +33,7 @@ from spangrad_torch._options import TorchOptions
 from spangrad_torch._sums import Sums
 from spangrad_torch._trained import Trained
 from spangrad_torch._tree_attention import attend_by_runs
+from spangrad_torch._value_loss import critic_of
 from spangrad_torch._work import Work, in_rows, lay_out
 from spangrad_torch._worker import Worker
 
@@ -210,9 +211,9 @@ class TorchLearner:
             reference = await self._reference_logprobs(work)
             sums = await self._worker.run(partial(self._accumulate, work, reference))
             gradient_done = time.perf_counter()
-            value_rate = None if work.value_targets is None else batch.loss.critic.learning_rate
+            critic = critic_of(work)
             async with self._sampler.paused():
-                norm = await self._worker.run(partial(self._trained.step, batch.learning_rate, value_rate))
+                norm = await self._worker.run(partial(self._trained.step, batch.learning_rate, critic))
                 self._version += 1
                 self._sampler.changed(self._version)
                 await self._worker.run(release_freed)

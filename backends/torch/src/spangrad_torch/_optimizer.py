@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from spangrad.errors import BackendError
+from spangrad.backend import CriticSettings
+from spangrad_torch._not_finite import not_finite
 from spangrad_torch._options import TorchOptions
 
 
@@ -33,8 +34,11 @@ class Optimizer:
         self.steps = 0
         """Steps taken."""
 
-    def bound_gradient(self) -> float:
+    def bound_gradient(self, critic: CriticSettings | None) -> float:
         """Scales the accumulated gradient down to the greatest norm allowed.
+
+        Args:
+            critic: how the value is learnt that is part of the loss; None where none is.
 
         Returns:
             The norm before.
@@ -44,10 +48,7 @@ class Optimizer:
         """
         norm = float(nn.utils.clip_grad_norm_(self._trained.values(), self._max_norm))
         if not math.isfinite(norm):
-            raise BackendError(
-                "The gradient of this batch is not finite, so no step was taken",
-                cure="Go back to the last checkpoint with a smaller learning rate; with precision bf16 also try fp32",
-            )
+            raise not_finite("The gradient of this batch is not finite", critic)
         return norm
 
     def step(self, learning_rate: float) -> None:

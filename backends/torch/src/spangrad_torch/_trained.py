@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
+from spangrad.backend import CriticSettings
 from spangrad_torch._adapters import choose_trained, describe_training
 from spangrad_torch._checkpoint import LearnerState
 from spangrad_torch._optimizer import Optimizer
@@ -57,12 +58,12 @@ class Trained:
         for optimizer in self._optimizers:
             optimizer.drop_gradient()
 
-    def step(self, learning_rate: float, value_learning_rate: float | None) -> float:
+    def step(self, learning_rate: float, critic: CriticSettings | None) -> float:
         """One step with the accumulated gradient, which is used up.
 
         Args:
             learning_rate: of the policy.
-            value_learning_rate: of the value head; None where no value was in the loss.
+            critic: how the value head learns; None where no value was in the loss.
 
         Returns:
             The norm of the policy's gradient before it was bounded.
@@ -71,10 +72,10 @@ class Trained:
             BackendError: a gradient is not finite; no step was taken.
         """
         try:
-            norm, *_ = [optimizer.bound_gradient() for optimizer in self._optimizers]
+            norm, *_ = [optimizer.bound_gradient(critic) for optimizer in self._optimizers]
             self._policy.step(learning_rate)
-            if self._value is not None and value_learning_rate is not None:
-                self._value.step(value_learning_rate)
+            if self._value is not None and critic is not None:
+                self._value.step(critic.learning_rate)
         finally:
             self.drop_gradient()
         return norm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spangrad.backend import CriticSettings
 from spangrad.transitions import FloatArray, PrefixTreePack
 from spangrad_torch._forward import Predictions
 from spangrad_torch._sums import Sums
@@ -20,10 +21,9 @@ def pack_value_loss(
 
     The head's gradient is whole; what goes on into the model is the critic's `coefficient` of it.
     """
-    targets = work.value_targets
-    if work.loss is None or targets is None:
+    targets, settings = work.value_targets, critic_of(work)
+    if targets is None or settings is None:
         return 0.0
-    settings = work.loss.critic
     places, weights = work.valued(pack, targets)
     rows = predictions.row[torch.from_numpy(places).to(predictions.row.device)]
     values = head(_partly(predictions.states, settings.coefficient))[rows]
@@ -31,6 +31,11 @@ def pack_value_loss(
     losses, held = value_loss(values, wanted, before, clip=settings.clip)
     sums.values(wanted, values, losses, None if settings.clip is None else held)
     return (_like(values, weights) * losses).sum()
+
+
+def critic_of(work: Work) -> CriticSettings | None:
+    """How the value is learnt that is part of the work's loss; None where none is."""
+    return None if work.loss is None or work.value_targets is None else work.loss.critic
 
 
 def _partly(states: Tensor, share: float) -> Tensor:

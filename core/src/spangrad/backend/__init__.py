@@ -11,6 +11,7 @@ from spangrad.backend._corrections import (
 from spangrad.backend._critic import CriticSettings
 from spangrad.backend._loss_settings import KlForm, KlTerm, LossSettings
 from spangrad.backend._losses import (
+    LARGEST_COEFFICIENT,
     LOSSES,
     Cispo,
     DualClip,
@@ -40,6 +41,7 @@ from spangrad.backend._protocols import (
 
 __all__ = [
     "CORRECTIONS",
+    "LARGEST_COEFFICIENT",
     "LOSSES",
     "SOLE_POLICY",
     "Backend",

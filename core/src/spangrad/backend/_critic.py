@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spangrad.backend._losses import check_range
+from spangrad.backend._losses import LARGEST_COEFFICIENT, check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +25,5 @@ class CriticSettings:
     def __post_init__(self) -> None:
         check_range("learning_rate", self.learning_rate, 0, 1, open_below=True)
         if self.clip is not None:
-            check_range("clip", self.clip, 0, open_below=True)
-        check_range("coefficient", self.coefficient, 0)
+            check_range("clip", self.clip, 0, 1e6, open_below=True)
+        check_range("coefficient", self.coefficient, 0, LARGEST_COEFFICIENT)

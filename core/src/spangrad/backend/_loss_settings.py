@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from spangrad.backend._corrections import Correction, check_together
 from spangrad.backend._critic import CriticSettings
-from spangrad.backend._losses import PolicyLoss, PpoClip, check_range
+from spangrad.backend._losses import LARGEST_COEFFICIENT, PolicyLoss, PpoClip, check_range
 from spangrad.errors import ConfigError
 
 KlForm = Literal["k1", "k2", "k3"]
@@ -30,7 +30,7 @@ class KlTerm:
     def __post_init__(self) -> None:
         if self.form not in get_args(KlForm):
             raise ConfigError(f"Unknown KL form {self.form!r}", cure=f"Choose one of {', '.join(get_args(KlForm))}")
-        check_range("coefficient", self.coefficient, 0, open_below=True)
+        check_range("coefficient", self.coefficient, 0, LARGEST_COEFFICIENT, open_below=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +51,5 @@ class LossSettings:
     """For batches with `UpdateBatch.value_targets`, whose value loss is minimised beside the rest."""
 
     def __post_init__(self) -> None:
-        check_range("entropy_bonus", self.entropy_bonus, 0)
+        check_range("entropy_bonus", self.entropy_bonus, 0, LARGEST_COEFFICIENT)
         check_together(self.corrections)

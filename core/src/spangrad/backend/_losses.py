@@ -135,6 +135,10 @@ LOSSES: Final[Mapping[str, Callable[..., PolicyLoss]]] = MappingProxyType(
 """Name in the configuration -> what makes the loss from its options."""
 
 
+LARGEST_COEFFICIENT: Final = 100.0
+"""Of a term beside the policy loss. Those in use are below 1; far larger ones are slips, and overflow in the end."""
+
+
 def check_range(option: str, value: Any, low: float, high: float = math.inf, *, open_below: bool = False) -> None:
     """Refuses an option that is no finite number from `low` to `high`.
 

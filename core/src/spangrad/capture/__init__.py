@@ -7,7 +7,7 @@ from spangrad.capture._handle import Rollout
 from spangrad.capture._ids import problem_of_id
 from spangrad.capture._infrastructure import is_infrastructure
 from spangrad.capture._late_results import LateResults
-from spangrad.capture._reward_list import GivenReward, RewardList
+from spangrad.capture._reward_list import GivenReward, RewardDoor, RewardList
 from spangrad.capture._reward_value import named_rewards, reward_value
 from spangrad.capture._rollout import RolloutBlock, rollout
 from spangrad.capture._scope import RewardSink, RolloutScope, current_scope, use_scope
@@ -23,6 +23,7 @@ __all__ = [
     "GivenReward",
     "LateResults",
     "Probe",
+    "RewardDoor",
     "RewardList",
     "RewardSink",
     "Rollout",

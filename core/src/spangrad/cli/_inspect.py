@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PHASES = ("train", "evaluate", "collect")
 """What rollouts are made for; programs of their own may name others."""
+_LONGEST_ERROR: Final = 200
+"""Characters."""
 
 
 @app.command()
@@ -45,8 +47,15 @@ def rollouts(
         agents = f"  {' -> '.join(row['agents'])}" if row["agents"] else ""
         typer.echo(
             f"{row['rollout_id']}  task {row['task_id']}  {row['status']}  reward {reward_text(row['reward'])}  "
-            f"calls {row['calls']}{agents}  {row['error']}".rstrip()
+            f"calls {row['calls']}{agents}  {_in_one_line(row['error'])}".rstrip()
         )
+
+
+def _in_one_line(error: str) -> str:
+    """The end of an error, where a traceback says what was raised; `explain` and --json show all of it."""
+    lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
+    said = lines[-1] if lines else ""
+    return said if len(said) <= _LONGEST_ERROR else f"{said[:_LONGEST_ERROR]}..."
 
 
 def _row(store: Store, record: RolloutRecord) -> dict[str, Any]:

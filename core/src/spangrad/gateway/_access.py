@@ -64,6 +64,9 @@ class Entry:
     access: RolloutAccess
     sampling: SamplingOverride
     closed: bool = False
+    """Its calls are refused."""
+    final: bool = False
+    """Rewards over HTTP are refused too."""
     calls: int = 0
     answered: int = 0
     sampled: int = 0
@@ -75,7 +78,7 @@ class Entry:
     branches: Branches = field(default_factory=Branches)
     """Its answers, which later calls may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
-    """One future per request in flight; a result stops the request and is the reason why."""
+    """One future per request in flight, calls and rewards; a result stops the request and is the reason why."""
     waiting: list[Future[RolloutTally]] = field(default_factory=list)
     """Whoever waits for the last request in flight after closing; any thread may append."""
 

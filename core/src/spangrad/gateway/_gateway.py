@@ -110,9 +110,15 @@ class Gateway:
             raise GatewayError("The gateway is not running", cure="Call its start() first")
         return self._state.book.add(self.base_url, rollout_id, attempt, sampling).access
 
-    def close_rollout(self, rollout_id: str, attempt: int) -> Future[RolloutTally]:
+    def close_rollout(self, rollout_id: str, attempt: int, *, final: bool = False) -> Future[RolloutTally]:
         """Ends an attempt: requests in flight are stopped and recorded as undelivered, later ones are answered 409 and recorded
         as late. Safe from any thread; closing twice is harmless.
+
+        Args:
+            rollout_id: which rollout.
+            attempt: which try at it.
+            final: rewards over HTTP are refused from here on too. Without it the evaluator may still give some: to an attempt
+                that came to its end by itself, and is being judged.
 
         Returns:
             A future that is done when the last request in flight has been recorded
@@ -126,7 +132,7 @@ class Gateway:
             raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened")
         drained: Future[RolloutTally] = Future()
         entry.waiting.append(drained)
-        self._on_loop(lambda: self._state.close(entry))
+        self._on_loop(lambda: self._state.close(entry, final=final))
         return drained
 
     def pause(self) -> None:

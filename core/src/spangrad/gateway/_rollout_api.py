@@ -22,7 +22,7 @@ from spangrad.gateway._engine import EngineError
 from spangrad.gateway._errors import json_response
 from spangrad.gateway._identity import read_headers
 from spangrad.gateway._rollout_bodies import FinishBody, OpenBody, RewardBody
-from spangrad.gateway._state import GatewayState
+from spangrad.gateway._state import GatewayState, closed_error, settle
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -84,7 +84,7 @@ class RolloutApi:
         access = entry.access
         drained: Future[RolloutTally] = Future()
         entry.waiting.append(drained)
-        self._state.close(entry)
+        self._state.close(entry, final=not entry.closed and RolloutStatus(body.status) is not RolloutStatus.SUCCEEDED)
         await asyncio.wrap_future(drained)
         record = await self._record(access.rollout_id, access.attempt)
         if record.status is RolloutStatus.RUNNING:
@@ -100,25 +100,36 @@ class RolloutApi:
         return json_response(await asyncio.to_thread(self._describe, record))
 
     async def reward(self, request: Request) -> Response:
-        """Rewards a rollout or one of its calls, also after it was finished."""
+        """Rewards a rollout or one of its calls, also after it came to its end by itself."""
         entry = self._named(request)
-        access = entry.access
         body = RewardBody.read(await request.body())
         try:
             value = reward_value(body.value)
         except RewardError as error:
             raise EngineError(error.what, cure=error.cure, status=400, code="bad_reward", param="value") from error
-        store = self._state.store
-        record = await self._record(access.rollout_id, access.attempt)
-        reward = RewardRecord(
-            access.rollout_id, access.attempt, body.call_id, body.name, value, body.source, time.time()
-        )
-        await asyncio.to_thread(store.add_reward, reward)
         if entry.closed:
             self._state.late.add("rewards")
+        if entry.final:
+            raise closed_error(entry)
+        # Whoever closes the attempt now waits until the reward is on the disk: it came before the end.
+        recorded: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
+        entry.running.add(recorded)
+        try:
+            await self._give(entry, body, value)
+        finally:
+            entry.running.discard(recorded)
+            settle(entry)
+        access = entry.access
+        return json_response({"rollout_id": access.rollout_id, "attempt": access.attempt, "value": value}, status=201)
+
+    async def _give(self, entry: Entry, body: RewardBody, value: float) -> None:
+        """Records a reward, with which an attempt that lacked one has succeeded."""
+        owner, store = (entry.access.rollout_id, entry.access.attempt), self._state.store
+        record = await self._record(*owner)
+        reward = RewardRecord(*owner, body.call_id, body.name, value, body.source, time.time())
+        await asyncio.to_thread(store.add_reward, reward)
         if record.status is RolloutStatus.NO_REWARD:
             await asyncio.to_thread(store.save_rollout, replace(record, status=RolloutStatus.SUCCEEDED, error=""))
-        return json_response({"rollout_id": access.rollout_id, "attempt": access.attempt, "value": value}, status=201)
 
     async def models(self, request: Request) -> Response:
         """The routed aliases, as OpenAI lists models."""

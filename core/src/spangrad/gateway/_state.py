@@ -113,9 +113,10 @@ class GatewayState:
             count = self.id_counts.get(call.endpoint, IdCount(0, 0))
             self.id_counts[call.endpoint] = IdCount(count.calls + 1, count.with_ids + _has_ids(call))
 
-    def close(self, entry: Entry) -> None:
-        """Closes an attempt: stops what is in flight."""
+    def close(self, entry: Entry, *, final: bool = False) -> None:
+        """Closes an attempt: stops calls in flight. With `final` it takes no reward any more either."""
         entry.closed = True
+        entry.final = entry.final or final
         entry.call_ids.clear()
         entry.responses.clear()
         entry.branches.close()

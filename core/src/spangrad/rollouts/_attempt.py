@@ -7,12 +7,14 @@ import copy
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spangrad.capture import (
     GivenReward,
     LateResults,
+    RewardDoor,
     RewardList,
     Rollout,
     RolloutScope,
@@ -26,11 +28,12 @@ from spangrad.errors import InfrastructureError, RewardError
 from spangrad.gateway import Gateway, RolloutTally
 from spangrad.rollouts._agents import Agent, CommandAgent
 from spangrad.rollouts._command import run_command
-from spangrad.rollouts._failure import failure, no_call
+from spangrad.rollouts._failure import blocked, failure, no_call
 from spangrad.rollouts._job import RolloutJob, RolloutResult
 from spangrad.rollouts._judges import Judged, Judges
-from spangrad.rollouts._lanes import Lanes, Outcome
+from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts._length_reward import length_reward
+from spangrad.rollouts._loop_thread import Outcome
 from spangrad.rollouts._process_environment import without_proxy
 from spangrad.rollouts._rule_rewards import rule_rewards
 from spangrad.rollouts.judging import FinishedRollout
@@ -78,6 +81,7 @@ class AttemptRunner:
         orphans = self.gateway.orphan_calls
         access = self.gateway.open_rollout(job.rollout_id, attempt, sampling=job.sampling)
         given = RewardList(job.rollout_id, late=self.late)
+        door = given.door()
         scope = RolloutScope(
             rollout_id=job.rollout_id,
             attempt=attempt,
@@ -85,12 +89,12 @@ class AttemptRunner:
             base_url=access.base_url,
             api_key=access.api_key,
             gateway_url=self.gateway.base_url,
-            reward_sink=given,
+            reward_sink=door,
         )
         record = _running(job, attempt)
         try:
             await asyncio.to_thread(self.store.save_rollout, record)
-            ending = await self._play(job, scope, given, orphans)
+            ending = await self._play(job, scope, given, door, orphans)
             return await asyncio.to_thread(self._record, job, record, ending, given.close())
         except asyncio.CancelledError:
             # Nothing may be awaited any more, so this one write happens on the loop's own thread.
@@ -98,25 +102,45 @@ class AttemptRunner:
             self._record(job, record, lost, given.close())
             raise
         finally:
-            self.gateway.close_rollout(job.rollout_id, attempt)
+            self.gateway.close_rollout(job.rollout_id, attempt, final=True)
 
-    async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList, orphans: int) -> _Ending:
-        """How the agent ends, and what it is judged; `orphans` is how many calls without a rollout there had been before."""
+    async def _play(
+        self, job: RolloutJob, scope: RolloutScope, given: RewardList, door: RewardDoor, orphans: int
+    ) -> _Ending:
+        """How the agent ends, and what it is judged.
+
+        Args:
+            job: what is run.
+            scope: the attempt.
+            given: its rewards.
+            door: by which the agent gives them.
+            orphans: how many calls without a rollout there had been before.
+        """
+
+        def end() -> None:
+            """The one moment in which an attempt ends that does not end by itself: nothing of it is taken from here on."""
+            door.shut()
+            self.gateway.close_rollout(scope.rollout_id, scope.attempt, final=True)
+
         try:
-            outcome = await self._run_agent(job, scope)
+            outcome = await self._run_agent(job, scope, end)
         finally:
+            door.shut()
             end_work(
                 scope
             )  # whatever the agent left open ends with it, and is delivered before the rollout is recorded
-        tally = await asyncio.wrap_future(self.gateway.close_rollout(scope.rollout_id, scope.attempt))
+        closed = self.gateway.close_rollout(scope.rollout_id, scope.attempt, final=outcome.error is not None)
+        tally = await asyncio.wrap_future(closed)
         if (failed := self._failed(outcome, tally, orphans)) is not None:
             return failed
         return await self._judged(job, finished_rollout(job, scope.attempt, outcome.value), scope, given)
 
     def _failed(self, outcome: Outcome, tally: RolloutTally, orphans: int) -> _Ending | None:
         """How an attempt ends of which there is nothing to judge; None for any other."""
+        if outcome.blocked_by:
+            return _Ending(RolloutStatus.INFRASTRUCTURE, blocked("The agent", outcome.blocked_by))
         if outcome.timed_out:
-            ending = _Ending(RolloutStatus.TIMED_OUT, f"The agent was still running after {self.timeout:g} seconds")
+            ending = _Ending(RolloutStatus.TIMED_OUT, self._still_running(outcome))
         elif outcome.error is not None:
             status = RolloutStatus.INFRASTRUCTURE if is_infrastructure(outcome.error) else RolloutStatus.FAILED
             ending = _Ending(status, failure("The agent", outcome.error))
@@ -131,6 +155,11 @@ class AttemptRunner:
             return ending
         error = f"{ending.error}; its last answer was an error of the server: {tally.broken}"
         return replace(ending, status=RolloutStatus.INFRASTRUCTURE, error=error)
+
+    def _still_running(self, outcome: Outcome) -> str:
+        if outcome.blocking:
+            return f"The agent ran out of time, and blocked the event loop of all async agents ({outcome.blocking})"
+        return f"The agent was still running after {self.timeout:g} seconds"
 
     async def _judged(
         self, job: RolloutJob, rollout: FinishedRollout, scope: RolloutScope, given: RewardList
@@ -151,33 +180,34 @@ class AttemptRunner:
             self.judges.check_names([*(name for name, _, _ in judged), *given.names, *by_rules])
         except RewardError as error:
             return _Ending(RolloutStatus.NO_REWARD, str(error), rollout.output, judged, derived)
+        except InfrastructureError as error:
+            return _Ending(RolloutStatus.INFRASTRUCTURE, str(error), rollout.output, judged, derived)
         status = RolloutStatus.SUCCEEDED if self.judges.group is None else RolloutStatus.RUNNING
         return _Ending(status, "", rollout.output, judged, derived)
 
-    async def _run_agent(self, job: RolloutJob, scope: RolloutScope) -> Outcome:
+    async def _run_agent(self, job: RolloutJob, scope: RolloutScope, end: Callable[[], None]) -> Outcome:
+        """How the agent ends; `end` is called when it is told to."""
         data = copy.deepcopy(job.task.data)  # an agent may change its task, and other rollouts share it
         agent = self.agent
-
-        def close() -> None:
-            self.gateway.close_rollout(scope.rollout_id, scope.attempt)
-
         if isinstance(agent, CommandAgent):
-            return await self._run_command(agent, data, scope)
+            return await self._run_command(agent, data, scope, end)
         arguments = (data, Rollout(scope)) if agent.wants_rollout else (data,)
         with use_scope(scope):
             return await self.lanes.call(
                 lambda: agent.function(*arguments),
                 asynchronous=agent.asynchronous,
                 limit=self.timeout,
-                on_stop=close,
+                on_stop=end,
                 name=f"The agent of rollout {scope.rollout_id}",
             )
 
-    async def _run_command(self, agent: CommandAgent, data: Any, scope: RolloutScope) -> Outcome:
+    async def _run_command(
+        self, agent: CommandAgent, data: Any, scope: RolloutScope, end: Callable[[], None]
+    ) -> Outcome:
         # In a thread, because the first time it asks the plug-ins.
         environment = await asyncio.to_thread(child_environment, scope) | without_proxy(scope.gateway_url)
         try:
-            ended = await run_command(agent, data, environment, limit=self.timeout)
+            ended = await run_command(agent, data, environment, limit=self.timeout, on_stop=end)
         except OSError as error:
             return Outcome(error=error)
         if ended.status is None:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Final
@@ -41,6 +41,7 @@ async def run_command(
     environment: Mapping[str, str],
     *,
     limit: float | None,
+    on_stop: Callable[[], None] = lambda: None,
     inherited: Mapping[str, str] | None = None,
 ) -> CommandOutcome:
     """Runs the command with the task's JSON on its standard input and in SPANGRAD_TASK.
@@ -53,6 +54,7 @@ async def run_command(
         data: the task's data.
         environment: variables besides those it inherits.
         limit: seconds it may take; None does not limit.
+        on_stop: called when its time is over, before it is told to end.
         inherited: variables it inherits; this process's own by default.
 
     Raises:
@@ -75,16 +77,17 @@ async def run_command(
             env=variables,
             start_new_session=True,
         )
-        in_time = await _ended(process, limit)
+        in_time = await _ended(process, limit, on_stop)
         status = process.returncode if in_time else None
         return CommandOutcome(status, _output(_tail(stdout, _OUTPUT_TAIL)), _tail(stderr, _ERROR_TAIL).strip())
 
 
-async def _ended(process: asyncio.subprocess.Process, limit: float | None) -> bool:
+async def _ended(process: asyncio.subprocess.Process, limit: float | None, on_stop: Callable[[], None]) -> bool:
     """Waits for the command, then ends its process group; false if it ran out of time."""
     try:
         await asyncio.wait_for(process.wait(), limit)
     except TimeoutError:
+        on_stop()
         _signal_group(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _GRACE)

@@ -23,6 +23,11 @@ def failure(who: str, error: BaseException) -> str:
     return f"{said} ({place})" if place else said
 
 
+def blocked(who: str, by: str) -> str:
+    """Why `who` could not end, through no fault of its own: others kept their common event loop from taking turns."""
+    return f"{who} could not go on: the event loop of all async agents was blocked by {by}"
+
+
 def no_call(orphans: int) -> str:
     """Why a rollout came to an end without a call.
 
@@ -43,12 +48,13 @@ def no_call(orphans: int) -> str:
 
 def user_place(error: BaseException) -> str:
     """The place ("FILE, line N") of the innermost frame in the user's own code; empty when there is none."""
-    places = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if _is_the_users(frame)
-    ]
-    return "{}, line {}".format(*places[-1]) if places else ""
+    places = [place for frame, line in traceback.walk_tb(error.__traceback__) if (place := users_line(frame, line))]
+    return places[-1] if places else ""
+
+
+def users_line(frame: FrameType, line: int) -> str:
+    """The line of a frame as "FILE, line N"; empty where it is not the user's own code."""
+    return f"{frame.f_code.co_filename}, line {line}" if _is_the_users(frame) else ""
 
 
 def _is_the_users(frame: FrameType) -> bool:

@@ -17,7 +17,7 @@ class RolloutJob:
 
     rollout_id: str
     attempt: int
-    """Number of its first attempt in this run, from 1; a retry counts on from it."""
+    """Number of its first attempt in this process, from 1; a retry counts on from it."""
     group_id: str
     """The rollouts that are compared with each other: those of one task, sampled for the same update."""
     task: Task
@@ -27,6 +27,8 @@ class RolloutJob:
     """Training step, from 1; for an evaluation the step after which it is made; None outside training."""
     sampling: SamplingOverride | None = None
     """How the model is sampled, whatever the agent asks for."""
+    lost: int = 0
+    """How many attempts before were cut short with their process; they are not counted against a policy's `attempts`."""
 
 
 @dataclass(frozen=True, slots=True)

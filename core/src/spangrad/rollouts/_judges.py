@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spangrad.capture import RewardList, Rollout, RolloutScope, named_rewards, reward_value
-from spangrad.errors import RewardError
-from spangrad.rollouts._failure import failure
+from spangrad.errors import InfrastructureError, RewardError
+from spangrad.rollouts._failure import blocked, failure
 from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts._overlong import Overlong
 from spangrad.rollouts._scoring import RewardFunction
@@ -49,6 +49,7 @@ class Judges:
 
         Raises:
             RewardError: one of the judges gave no usable reward, or there is none at all.
+            InfrastructureError: the reward function was kept from going on by another agent.
         """
         judged: list[Judged] = []
         if self.function is not None or not (self.sources or self.group):
@@ -91,7 +92,12 @@ class Judges:
         """The rewards of the reward function, or of what the agent returned where there is none."""
         if self.function is None:
             return [] if given.rewards_rollout else _returned(rollout.output, given)
-        value = await _called(self.function, rollout, scope, lanes, limit)
+        door = given.door()
+        own = replace(scope, reward_sink=door)
+        try:
+            value = await _called(self.function, rollout, own, lanes, limit=limit, on_stop=door.shut)
+        finally:
+            door.shut()
         if value is None and (given or self.sources or self.group):  # then those rewards are all there is to be
             return []
         giver = f"What the reward function {self.function.name!r} returned"
@@ -110,20 +116,30 @@ def _returned(output: Any, given: RewardList) -> list[Judged]:
 
 
 async def _called(
-    function: RewardFunction, rollout: FinishedRollout, scope: RolloutScope, lanes: Lanes, limit: float | None
+    function: RewardFunction,
+    rollout: FinishedRollout,
+    scope: RolloutScope,
+    lanes: Lanes,
+    *,
+    limit: float | None,
+    on_stop: Callable[[], None],
 ) -> Any:
     """What a reward function returns.
 
     Raises:
         RewardError: it raised, or did not end in time.
+        InfrastructureError: another agent kept it from going on.
     """
     arguments = function.arguments(task=copy.deepcopy(rollout.task), output=rollout.output, rollout=Rollout(scope))
     outcome = await lanes.call(
         lambda: function.function(**arguments),
         asynchronous=function.asynchronous,
         limit=limit,
+        on_stop=on_stop,
         name=f"The reward function of rollout {scope.rollout_id}",
     )
+    if outcome.blocked_by:
+        raise InfrastructureError(blocked(f"The reward function {function.name!r}", outcome.blocked_by))
     if outcome.timed_out:
         raise RewardError(f"The reward function {function.name!r} was still running after {limit:g} seconds")
     if outcome.error is not None:

@@ -12,102 +12,39 @@ import contextvars
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from spangrad.rollouts._forgotten_clients import ClosedLoopFilter, close_forgotten, drop_forgotten, ended, other_tasks
+from spangrad.rollouts._forgotten_clients import ClosedLoopFilter, drop_forgotten
+from spangrad.rollouts._loop_thread import GRACE, LoopRun, LoopThread, Outcome
+from spangrad.rollouts._loop_watch import Blocking
 
 _logger = logging.getLogger("spangrad.rollouts")
 
-_GRACE: Final = 3.0
-"""Seconds that code which was told to stop gets to do so."""
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a call of user code ended."""
+class _Terms:
+    """How long user code may run, and what happens then."""
 
-    value: Any = None
-    error: BaseException | None = None
-    """What it raised."""
-    timed_out: bool = False
+    limit: float | None
+    """Seconds."""
+    deadline: float | None
+    """The same as a time of the running loop."""
+    on_stop: Callable[[], None]
+    name: str
 
+    @property
+    def left(self) -> float | None:
+        """Seconds."""
+        return None if self.deadline is None else max(0.0, self.deadline - asyncio.get_running_loop().time())
 
-@dataclass(eq=False)
-class _Running:
-    """A call under way, and how to ask it to stop."""
-
-    outcome: Future[Outcome]
-    stop: Callable[[], None]
-
-
-class _LoopThread:
-    """An event loop running in a daemon thread.
-
-    Args:
-        workers: threads for what its coroutines hand to `asyncio.to_thread`.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="spangrad-agents")
-        self.loop.set_default_executor(self._workers)
-        self._closing = False
-        self._ending: asyncio.Task[None] | None = None  # the loop itself keeps no task alive
-        self._thread = threading.Thread(target=self._run, name="spangrad-agents", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        while not self._closing:
-            try:
-                self.loop.run_forever()
-            except SystemExit:  # raised in a task the user's code made; asyncio lets it through, the other agents go on
-                _logger.warning("An agent called sys.exit() in a task of its own")
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self.loop.close()
-
-    def submit(self, make: Callable[[], Awaitable[Any]]) -> _Running:
-        """Starts what `make` gives as a task in a copy of the caller's context."""
-        tasks: list[asyncio.Task[Outcome]] = []
-        stopped = threading.Event()
-
-        async def run() -> Outcome:
-            tasks.append(asyncio.ensure_future(_awaited(make)))
-            if stopped.is_set():
-                tasks[0].cancel()
-            await asyncio.wait(tasks)
-            return Outcome(error=asyncio.CancelledError()) if tasks[0].cancelled() else tasks[0].result()
-
-        def stop() -> None:
-            stopped.set()
-            self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-
-        return _Running(asyncio.run_coroutine_threadsafe(run(), self.loop), stop)
-
-    def close(self) -> None:
-        """Cancels what still runs, closes async generators, ends the thread; a blocked loop is left behind."""
-        self.leave()
-        self._thread.join(2 * _GRACE)
-
-    def leave(self) -> None:
-        """Does the same without waiting: a blocked loop ends when it takes turns again."""
-        self.loop.call_soon_threadsafe(self._begin_to_end)
-
-    def _begin_to_end(self) -> None:
-        self._ending = self.loop.create_task(self._wind_up())
-
-    async def _wind_up(self) -> None:
-        for task in other_tasks():
-            task.cancel()
-        await ended(other_tasks(), within=_GRACE)
-        await close_forgotten(within=_GRACE)
-        await self.loop.shutdown_asyncgens()
-        self._closing = True
-        self.loop.call_soon(self.loop.stop)
+    def stop(self, run: LoopRun | None) -> None:
+        """Tells the code to stop, as far as it can be told."""
+        self.on_stop()
+        if run is not None:
+            run.stop()
 
 
 class Lanes:
@@ -120,7 +57,8 @@ class Lanes:
     def __init__(self, workers: int) -> None:
         self.abandoned = 0
         self._workers = workers
-        self._loop: _LoopThread | None = None
+        self._loop: LoopThread | None = None
+        self._blamed: set[str] = set()
         self._quiet = ClosedLoopFilter()
 
     async def call(
@@ -139,20 +77,21 @@ class Lanes:
             asynchronous: the function returns a coroutine, to be run on the agents' loop. A plain function that returns an
                 awaitable has it awaited there too.
             limit: seconds it may take; None does not limit.
-            on_stop: called when the code is told to stop, before it is given time to.
-            name: what it is, for the warning about code that does not stop.
+            on_stop: called when the time is over, before the code is told to stop and given time to.
+            name: what it is, for warnings about code that does not stop, or keeps other code from going on.
 
         Raises:
             asyncio.CancelledError: the caller was cancelled; the code was told to stop and given time to.
         """
         self._quiet.install()
-        loop = asyncio.get_running_loop()
-        deadline = None if limit is None else loop.time() + limit
-        running = self._agents_loop().submit(make) if asynchronous else _in_thread(make)
-        outcome = await self._wait(running, deadline, on_stop, name)
+        deadline = None if limit is None else asyncio.get_running_loop().time() + limit
+        terms = _Terms(limit, deadline, on_stop, name)
+        if asynchronous:
+            return await self._on_loop(make, terms)
+        outcome = await self._wait(asyncio.wrap_future(_in_thread(make)), None, terms)
         if inspect.isawaitable(outcome.value):
             awaitable = outcome.value
-            outcome = await self._wait(self._agents_loop().submit(lambda: awaitable), deadline, on_stop, name)
+            return await self._on_loop(lambda: awaitable, terms)
         return outcome
 
     def close(self) -> None:
@@ -163,52 +102,93 @@ class Lanes:
         drop_forgotten()
         self._quiet.remove()
 
-    def _agents_loop(self) -> _LoopThread:
+    def _agents_loop(self) -> LoopThread:
         if self._loop is None:
-            self._loop = _LoopThread(self._workers)
+            self._loop = LoopThread(self._workers)
         return self._loop
 
-    async def _wait(self, running: _Running, deadline: float | None, on_stop: Callable[[], None], name: str) -> Outcome:
-        end = asyncio.wrap_future(running.outcome)
-        left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    async def _on_loop(self, make: Callable[[], Any], terms: _Terms) -> Outcome:
+        run = self._agents_loop().submit(make, terms.name)
         try:
-            if (await asyncio.wait({end}, timeout=left))[0]:
-                return end.result()
-            running.stop()
-            on_stop()
-        except asyncio.CancelledError:
-            running.stop()
-            on_stop()
-            await self._give_up(end, name)
-            raise
-        await self._give_up(end, name)
-        return Outcome(timed_out=True)
+            return await self._wait(asyncio.wrap_future(run.outcome), run, terms)
+        finally:
+            run.thread.forget(run)
 
-    async def _give_up(self, end: asyncio.Future[Outcome], name: str) -> None:
-        """Waits a little for code that was told to stop, then leaves it behind."""
-        if (await asyncio.wait({end}, timeout=_GRACE))[0]:
+    async def _wait(self, end: asyncio.Future[Outcome], run: LoopRun | None, terms: _Terms) -> Outcome:
+        """Waits for code in a thread, or on a loop if it is a `run`, and stops it when its time is over or the loop is left."""
+        ways_out: set[asyncio.Future[Any]] = {end} if run is None else {end, asyncio.wrap_future(run.left)}
+        try:
+            done, _ = await asyncio.wait(ways_out, timeout=terms.left, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            terms.stop(run)
+            await self._give_up(end, run, terms.name)
+            raise
+        if end in done and not _went_with_its_loop(end, run):
+            return end.result()
+        terms.stop(run)
+        if not done:
+            await self._give_up(end, run, terms.name)
+        return Outcome(timed_out=True) if run is None else self._blamed_outcome(run, terms)
+
+    async def _give_up(self, end: asyncio.Future[Outcome], run: LoopRun | None, name: str) -> None:
+        """Waits a little for code that was told to stop, then leaves it behind; with its loop, if that takes no turns."""
+        if (await asyncio.wait({end}, timeout=GRACE))[0]:
             return
         end.cancel()
+        if run is not None and not await run.thread.answers():
+            if self._loop is run.thread:
+                self._loop = None
+                run.thread.leave()
+            if run.call.victim_of(0.0) is not None:
+                return
         self.abandoned += 1
         _logger.warning(
             "%s does not stop: it is left behind and goes on in its thread (%d so far)", name, self.abandoned
         )
-        if self._loop is not None and not await _answers(self._loop.loop):
-            _logger.warning(
-                "The agents' event loop is blocked (a blocking call in async code?): later agents get a new one"
-            )
-            self._loop.leave()
-            self._loop = None
+
+    def _blamed_outcome(self, run: LoopRun, terms: _Terms) -> Outcome:
+        """How code on a loop ended whose time is over, or whose loop was left: by its own fault or by that of another."""
+        limit = terms.limit or 0.0
+        left = run.left.done()
+        if left or run.call.victim_of(limit) is not None:
+            self._warn_of(run.call.worst)
+            return Outcome(blocked_by=str(run.call.worst or "code that is not known"))
+        culprit = run.call.culprit(limit)
+        self._warn_of(culprit)
+        return (
+            Outcome(timed_out=True, blocking=culprit.place or "not in its own code")
+            if culprit
+            else Outcome(timed_out=True)
+        )
+
+    def _warn_of(self, culprit: Blocking | None) -> None:
+        """Says who blocks a loop, and where: once for each line."""
+        if culprit is None or (said := culprit.place or culprit.who) in self._blamed:
+            return
+        self._blamed.add(said)
+        _logger.warning(
+            "The event loop that all async agents share is blocked by %s: the others cannot go on, and those that run out of "
+            "time meanwhile are counted as broken infrastructure. Hand blocking code to `await asyncio.to_thread(...)`, or use "
+            "an async client",
+            culprit,
+        )
 
 
-def _in_thread(make: Callable[[], Any]) -> _Running:
+def _went_with_its_loop(end: asyncio.Future[Outcome], run: LoopRun | None) -> bool:
+    """Whether what ended was cancelled because its loop had been left."""
+    if run is None or not run.thread.is_left:
+        return False
+    return end.cancelled() or isinstance(end.result().error, asyncio.CancelledError)
+
+
+def _in_thread(make: Callable[[], Any]) -> Future[Outcome]:
     outcome: Future[Outcome] = Future()
     outcome.set_running_or_notify_cancel()  # from here on cancelling it has no effect, so that the thread may always set it
     context = contextvars.copy_context()
     threading.Thread(
         target=lambda: outcome.set_result(context.run(_called, make)), name="spangrad-agent", daemon=True
     ).start()
-    return _Running(outcome, lambda: None)
+    return outcome
 
 
 def _called(make: Callable[[], Any]) -> Outcome:
@@ -216,22 +196,3 @@ def _called(make: Callable[[], Any]) -> Outcome:
         return Outcome(value=make())
     except BaseException as error:  # noqa: BLE001 - the border to user code, which may raise anything, SystemExit included
         return Outcome(error=error)
-
-
-async def _awaited(make: Callable[[], Awaitable[Any]]) -> Outcome:
-    try:
-        return Outcome(value=await make())
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the border to user code; SystemExit would end the loop for all agents
-        return Outcome(error=error)
-
-
-async def _answers(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop still takes turns."""
-    turn = asyncio.Event()
-    here = asyncio.get_running_loop()
-    loop.call_soon_threadsafe(lambda: here.is_closed() or here.call_soon_threadsafe(turn.set))
-    with suppress(TimeoutError):
-        await asyncio.wait_for(turn.wait(), 1.0)
-    return turn.is_set()

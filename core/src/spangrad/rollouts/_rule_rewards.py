@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spangrad.capture import flush_spans
-from spangrad.errors import RewardError
-from spangrad.rollouts._failure import failure
+from spangrad.errors import InfrastructureError, RewardError
+from spangrad.rollouts._failure import blocked, failure
 from spangrad.rollouts._lanes import Lanes
 from spangrad.rollouts.rules import Derived, Rule, Work, derived, user_rewards
 from spangrad.store import Store
@@ -29,6 +29,7 @@ async def rule_rewards(
 
     Raises:
         RewardError: a function raised, took too long, or gave something that is no rewards of calls; it is named.
+        InfrastructureError: an agent kept a function from going on.
         StoreError: the store cannot be read.
     """
     if not rules:
@@ -62,6 +63,8 @@ async def _called(rule: Rule, function: Callable[..., Any], work: Work, lanes: L
         limit=limit,
         name=who,
     )
+    if outcome.blocked_by:
+        raise InfrastructureError(blocked(who, outcome.blocked_by))
     if outcome.timed_out:
         raise RewardError(f"{who} was still running after {limit:g} seconds")
     if outcome.error is not None:

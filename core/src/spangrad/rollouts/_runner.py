@@ -146,7 +146,7 @@ class Runner:
         async with limit:
             self._rollout_ids.add(job.rollout_id)
             result = await self._attempt(job, job.attempt)
-            while self._failures.retries(result.record):
+            while self._failures.retries(result.record, lost=job.lost):
                 result = await self._attempt(job, result.record.attempt + 1)
             return result
 

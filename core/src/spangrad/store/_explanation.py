@@ -27,6 +27,7 @@ from spangrad.transitions import (
     Treatment,
     extract,
     fate_of,
+    left_out,
 )
 
 Decode = Callable[[Sequence[int]], str]
@@ -212,18 +213,7 @@ def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntr
         if entry.reason is Reason.NO_REWARD
     ]
     return unrewarded + [
-        LedgerEntry(
-            call_id=transition.call_id,
-            choice=transition.choice,
-            rollout_id=transition.rollout_id,
-            attempt=transition.attempt,
-            step=record.step,
-            fate=fate_of(Reason.NOT_IN_TRAINING),
-            reason=Reason.NOT_IN_TRAINING,
-            detail="recorded outside a training run",
-            tokens=len(transition.action_ids),
-            reward=transition.reward,
-        )
+        left_out(transition, record.step, Reason.NOT_IN_TRAINING, "recorded outside a training run")
         for transition in extraction.transitions
     ]
 

@@ -15,6 +15,7 @@ from spangrad.lightningrl import check_size
 from spangrad.rollouts import RolloutJob, RolloutResult, work_of
 from spangrad.rollouts.rules import derived
 from spangrad.store import RolloutRecord, RolloutStatus
+from spangrad.training._lost import lost_attempts
 from spangrad.training._policies import serving_versions
 from spangrad.training._progress import Phase
 from spangrad.training._session import Session
@@ -211,7 +212,10 @@ async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
 def _finished(session: Session, job: RolloutJob) -> RolloutResult | None:
     """What a previous process left of this job, if it is whole and was sampled by the present policy."""
     record = session.store.rollout(job.rollout_id)
-    if record is None or record.status in _UNFINISHED or session.preparation.failures.retries(record):
+    if record is None or record.status in _UNFINISHED:
+        return None
+    lost = lost_attempts(session.store, record.rollout_id, record.attempt)
+    if session.preparation.failures.retries(record, lost=lost):
         return None
     calls = session.store.calls(record.rollout_id, record.attempt)
     if not all(_by_the_present_policy(session, call) for call in calls):
@@ -248,7 +252,10 @@ def _unlinked(session: Session, record: RolloutRecord) -> int:
 def _next_attempt(session: Session, job: RolloutJob) -> RolloutJob:
     """The job as a new attempt when an earlier one was cut short."""
     record = session.store.rollout(job.rollout_id)
-    return job if record is None else replace(job, attempt=record.attempt + 1)
+    if record is None:
+        return job
+    lost = lost_attempts(session.store, record.rollout_id, record.attempt)
+    return replace(job, attempt=record.attempt + 1, lost=lost)
 
 
 def extraction_of(session: Session, record: RolloutRecord) -> Extraction:

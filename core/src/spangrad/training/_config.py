@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from spangrad.backend import SOLE_POLICY
+from spangrad.backend import LARGEST_COEFFICIENT, SOLE_POLICY
 from spangrad.rollouts.rules import OPTIONS
 from spangrad.training._failures_config import FailuresTable
 from spangrad.training._overlong_config import OverlongTable
@@ -306,7 +306,7 @@ class AlgorithmTable(Table):
     """The policy loss, with the options that it honours."""
     kl: NamedTable | None = None
     """A KL term to the policy as it was when reinforcement learning began: {name = "k3", coefficient = 0.01}."""
-    entropy_bonus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    entropy_bonus: Annotated[float, Field(ge=0, le=LARGEST_COEFFICIENT, allow_inf_nan=False)] = 0.0
     """Factor of the entropy, which is added to what is sought."""
     proximal: Literal["sampler", "step_start"] | None = None
     """What the loss's probability ratio compares the policy with: the sampler's recorded log-probabilities, or the weights at

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from spangrad.backend import UpdateReport
+from spangrad.errors import SpangradError, StoreError
 from spangrad.gateway import append_only_note
 from spangrad.lightningrl import AdvantageReport
 from spangrad.training._checkpoint import RunState, load_policies, read_state, save_checkpoint
@@ -19,6 +20,7 @@ from spangrad.training._collection import StopRequestedError, collect, settle
 from spangrad.training._critic import values_of
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._failure_figures import failure_figures
+from spangrad.training._given_up import settle_given_up
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
@@ -205,6 +207,23 @@ class Trainer:
         ):
             if what:
                 self._display.line(f"Step {step}: {what}")
+        try:
+            report, updates = await self._learn_from(step, rollouts)
+        except StoreError:
+            raise
+        except SpangradError as error:
+            settle_given_up(self._session, rollouts, step, error)
+            raise
+        self._settle([*collection.excluded, *rollouts.discarded, *collection.annotated(report.ledger(step))], step)
+        self._state = replace(self._state, step=step, memory=dict(report.memory), position=rollouts.position)
+        self._record(step, rollouts, report, updates, self._stream.idle_since(learning_since))
+        self._show_done()
+
+    async def _learn_from(
+        self, step: int, rollouts: StepRollouts
+    ) -> tuple[AdvantageReport, list[tuple[str, UpdateReport]]]:
+        """Updates the policies by the rollouts of a step, and publishes those that were updated."""
+        collection = rollouts.collection
         report = await self._estimate(rollouts.batch)
         if too_many_failed(collection, self._config.training.max_failed):
             count = len(collection.results)
@@ -218,10 +237,7 @@ class Trainer:
             phase.advance(1, shown_figures(updates, report))
         for name in {name for name, _ in updates}:
             await self._learners[name].publish()
-        self._settle([*collection.excluded, *rollouts.discarded, *collection.annotated(report.ledger(step))], step)
-        self._state = replace(self._state, step=step, memory=dict(report.memory), position=rollouts.position)
-        self._record(step, rollouts, report, updates, self._stream.idle_since(learning_since))
-        self._show_done()
+        return report, updates
 
     async def _estimate(self, batch: TransitionBatch) -> AdvantageReport:
         """Advantages of the step, by the values of the weights that are about to be updated where the estimator wants them."""

@@ -11,6 +11,7 @@ from spangrad.backend import Backend
 from spangrad.gateway import Address, Engine, Gateway
 from spangrad.rollouts import Runner
 from spangrad.store import FAILURES_NOTE, REWARD_WEIGHTS_NOTE, Store, open_store
+from spangrad.training._lost import declare_lost
 from spangrad.training._policies import Routing
 from spangrad.training._preparation import PolicyPreparation, Preparation
 from spangrad.training._run_folder import RunFolder
@@ -83,6 +84,7 @@ async def open_serving(
                 folder.write_settings(preparation.settings())
                 store = open_store(folder.store)
                 try:
+                    declare_lost(store)
                     store.set_note(REWARD_WEIGHTS_NOTE, dict(preparation.config.rewards.weights))
                     store.set_note(FAILURES_NOTE, preparation.config.failures.policies().treatments)
                     with _gateway(routing, store, listening) as gateway:

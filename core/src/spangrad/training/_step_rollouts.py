@@ -42,6 +42,8 @@ class StepRollouts:
     """Rollouts that were run in the place of dropped ones of their group."""
     lacking: int
     """Groups without anything to tell that the step is left with, although they should have been replaced."""
+    unfilled: tuple[int, ...]
+    """Rollouts that are left in each group that is not whole although dropped ones were to be replaced."""
 
     def figures(self) -> dict[str, int]:
         """For the metrics."""
@@ -49,17 +51,24 @@ class StepRollouts:
             "rounds": self.rounds,
             "groups_discarded": self.groups_discarded,
             "groups_lacking": self.lacking,
+            "groups_unfilled": len(self.unfilled),
             "replacements": self.replacements,
         }
 
     def note(self) -> str:
-        """What the user should know, as a sentence; empty when nothing."""
-        if not self.lacking:
-            return ""
-        return (
-            f"{self.lacking} groups have nothing to learn from after {self.rounds} rounds of further tasks; "
-            "the step is trained on the others, and is so much smaller"
-        )
+        """What the user should know, as sentences; empty when nothing."""
+        said = []
+        if self.unfilled:
+            said.append(
+                f"{len(self.unfilled)} groups are not whole, {self.unfilled.count(0)} of them without a rollout: those that "
+                "were run in the place of dropped ones were dropped too"
+            )
+        if self.lacking:
+            said.append(
+                f"{self.lacking} groups have nothing to learn from after {self.rounds} rounds of further tasks; "
+                "the step is trained on the others, and is so much smaller"
+            )
+        return ". ".join(said)
 
 
 def too_many_failed(collection: Collection, max_failed: float) -> bool:
@@ -101,7 +110,7 @@ class StepSampler:
         check_ids(self._session)
         rounds = 0
         if not self._training.refill_rounds:
-            return self._all(collection, position)
+            return self._all(collection, tasks, position)
         while (missing := self._missing(tasks, telling := self._telling(collection))) and self._may_go_on(
             collection, rounds
         ):
@@ -159,10 +168,26 @@ class StepSampler:
         pairs = zip(report.batch.transitions, report.reasons, strict=True)
         return frozenset(transition.group_id for transition, reason in pairs if reason is Reason.TRAINED)
 
-    def _all(self, collection: Collection, position: int) -> StepRollouts:
+    def _unfilled(self, collection: Collection, tasks: Sequence[int]) -> tuple[int, ...]:
+        """Rollouts that are left in each group that was to be filled up and could not be."""
+        if self._preparation.config.failures.groups != "refill":
+            return ()
+        usable = (collection.group(group_id(self._preparation, self._step, task))[1] for task in tasks)
+        return tuple(count for count in usable if count < self._training.rollouts_per_task)
+
+    def _all(self, collection: Collection, tasks: Sequence[int], position: int) -> StepRollouts:
         """A step that takes its groups as they are."""
-        batch = TransitionBatch(collection.transitions)
-        return StepRollouts(collection, batch, (), position, 0, 0, self._replacements, 0)
+        return StepRollouts(
+            collection=collection,
+            batch=TransitionBatch(collection.transitions),
+            discarded=(),
+            position=position,
+            rounds=0,
+            groups_discarded=0,
+            replacements=self._replacements,
+            lacking=0,
+            unfilled=self._unfilled(collection, tasks),
+        )
 
     def _chosen(
         self, collection: Collection, tasks: Sequence[int], telling: frozenset[str], position: int, rounds: int
@@ -183,6 +208,7 @@ class StepSampler:
             groups_discarded=len(groups) - len(chosen),
             replacements=self._replacements,
             lacking=len(chosen - telling),
+            unfilled=self._unfilled(collection, tasks),
         )
 
 

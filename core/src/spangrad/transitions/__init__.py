@@ -2,7 +2,7 @@
 
 from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._continuation import Continuation, Continuity, continuation_figures
-from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, fate_of, leftovers
+from spangrad.transitions._extraction import NO_CHOICE, Extraction, extract, leftovers
 from spangrad.transitions._failure import (
     FAILURE_REWARD,
     FAILURE_SOURCE,
@@ -15,7 +15,7 @@ from spangrad.transitions._failure import (
     handling,
     kind_of,
 )
-from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
+from spangrad.transitions._ledger import Fate, LedgerEntry, Reason, fate_of, left_out
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
 from spangrad.transitions._retries import superseded_by
 from spangrad.transitions._reward_weights import RewardWeights, components_of
@@ -71,6 +71,7 @@ __all__ = [
     "fate_of",
     "handling",
     "kind_of",
+    "left_out",
     "leftovers",
     "pack_sequences",
     "superseded_by",

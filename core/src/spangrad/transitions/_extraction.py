@@ -15,29 +15,13 @@ from spangrad.spans import Span
 from spangrad.transitions._call import Call, CallStatus, Choice
 from spangrad.transitions._continuation import Continuation
 from spangrad.transitions._failure import Done, FailureKind, Handling, Treatment, handling
-from spangrad.transitions._ledger import Fate, LedgerEntry, Reason
+from spangrad.transitions._ledger import LedgerEntry, Reason, fate_of
 from spangrad.transitions._retries import superseded_by
 from spangrad.transitions._reward_weights import RewardWeights
 from spangrad.transitions._rollout import RewardRecord, RolloutRecord, RolloutStatus
 from spangrad.transitions._samples import Rewarding, Sample, transitions_of
 from spangrad.transitions._span_facts import SpanFacts
 from spangrad.transitions._transition import Transition
-
-_EXCLUDED = frozenset(
-    {
-        Reason.NOT_TRAINED_POLICY,
-        Reason.NOT_TRAINED_AGENT,
-        Reason.CALL_FAILED,
-        Reason.UNDELIVERED,
-        Reason.SUPERSEDED,
-        Reason.NO_TOKEN_IDS,
-        Reason.NO_LOGPROBS,
-        Reason.EMPTY_ACTION,
-        Reason.ORPHAN,
-        Reason.LATE,
-        Reason.EVALUATION,
-    }
-)
 
 _CALL_FAULTS = {
     CallStatus.ERROR: Reason.CALL_FAILED,
@@ -165,13 +149,6 @@ def leftovers(calls: Iterable[Call], step: int | None) -> list[LedgerEntry]:
             verdict = _Verdict(Reason.LATE, "made after its rollout had ended")
         entries += [_entry(call, choice, verdict, step, None) for choice in call.choices or (NO_CHOICE,)]
     return entries
-
-
-def fate_of(reason: Reason) -> Fate:
-    """Trained, dropped (it could have been trained) or excluded (it is no transition to train on)."""
-    if reason is Reason.TRAINED:
-        return Fate.TRAINED
-    return Fate.EXCLUDED if reason in _EXCLUDED else Fate.DROPPED
 
 
 def _own_rewards(rewards: Iterable[RewardRecord], rollout: RolloutRecord) -> list[RewardRecord]:

@@ -73,7 +73,7 @@ class FailurePolicy:
     reward: float = 0.0
     """For PENALISE: the reward."""
     attempts: int = 1
-    """For RETRY: attempts at a rollout in all, those included that were cut short."""
+    """For RETRY: attempts at a rollout in all; those that were lost with their process do not count."""
 
 
 _DROP: Final = FailurePolicy()
@@ -90,15 +90,19 @@ class FailurePolicies:
         kind = kind_of(status)
         return _DROP if kind is None else self.by_kind.get(kind, _DROP)
 
-    def retries(self, record: RolloutRecord) -> bool:
+    def retries(self, record: RolloutRecord, *, lost: int) -> bool:
         """Whether there is to be another attempt.
 
         While measuring, only what broke through no fault of the agent is tried again: the agent's own failures are what is measured.
+
+        Args:
+            record: the attempt that ended.
+            lost: how many attempts up to it were lost with their process.
         """
         kind, policy = kind_of(record.status), self.of(record.status)
         if record.phase == "evaluate" and kind is not FailureKind.INFRASTRUCTURE:
             return False
-        return policy.treatment is Treatment.RETRY and record.attempt < policy.attempts
+        return policy.treatment is Treatment.RETRY and record.attempt - lost < policy.attempts
 
     def penalty(self, record: RolloutRecord, at: float) -> RewardRecord | None:
         """The reward of an attempt that has just ended, if it is to be penalised.
@@ -151,7 +155,9 @@ def handling(
     kind = kind_of(rollout.status)
     if kind is None:
         return None
-    treatment, said = treatments.get(kind, Treatment.DROP), _WORDS[rollout.status]
+    # A lost one is run again when its run goes on, whatever the policy.
+    lost, said = rollout.status is RolloutStatus.LOST, _WORDS[rollout.status]
+    treatment = Treatment.DROP if lost else treatments.get(kind, Treatment.DROP)
     why = f"{said}: {rollout.error}" if rollout.error else said
     if treatment is Treatment.PENALISE and any(reward.source == FAILURE_SOURCE for reward in rewards):
         return Handling(kind, Done.PENALISED, f"penalised: {why}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+from spangrad.transitions._transition import Transition
 
 
 class Fate(StrEnum):
@@ -53,10 +56,29 @@ class Reason(StrEnum):
     """Answered by a policy too many versions older than the one updated."""
     BATCH_FAILED = "batch_failed"
     """Too many rollouts of the step failed for it to be trusted."""
+    STEP_GIVEN_UP = "step_given_up"
+    """The step ended by an error before it was trained on; a run that goes on does it again."""
     EVALUATION = "evaluation"
     """Made while measuring, not while training."""
     NOT_IN_TRAINING = "not_in_training"
     """Recorded outside a training run."""
+
+
+_EXCLUDED: Final = frozenset(
+    {
+        Reason.NOT_TRAINED_POLICY,
+        Reason.NOT_TRAINED_AGENT,
+        Reason.CALL_FAILED,
+        Reason.UNDELIVERED,
+        Reason.SUPERSEDED,
+        Reason.NO_TOKEN_IDS,
+        Reason.NO_LOGPROBS,
+        Reason.EMPTY_ACTION,
+        Reason.ORPHAN,
+        Reason.LATE,
+        Reason.EVALUATION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +102,26 @@ class LedgerEntry:
     episode_return: float | None = None
     """The return the credit assigner gave this transition."""
     advantage: float | None = None
+
+
+def left_out(transition: Transition, step: int | None, reason: Reason, detail: str) -> LedgerEntry:
+    """The ledger's row of a transition of which no advantage is known. Pure."""
+    return LedgerEntry(
+        call_id=transition.call_id,
+        choice=transition.choice,
+        rollout_id=transition.rollout_id,
+        attempt=transition.attempt,
+        step=step,
+        fate=fate_of(reason),
+        reason=reason,
+        detail=detail,
+        tokens=len(transition.action_ids),
+        reward=transition.reward,
+    )
+
+
+def fate_of(reason: Reason) -> Fate:
+    """Trained, dropped (it could have been trained) or excluded (it is no transition to train on)."""
+    if reason is Reason.TRAINED:
+        return Fate.TRAINED
+    return Fate.EXCLUDED if reason in _EXCLUDED else Fate.DROPPED
