@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from spangrad.backend import FinishReason, SampleDelta, Sampler, SampleRequest, SamplingParams
+from spangrad.backend import FinishReason, Learner, SampleDelta, Sampler, SampleRequest, SamplingParams, UpdateBatch
 from spangrad.gateway import EngineRequest, TokenEngine, append_only, append_only_note
 from spangrad.gateway._branches import Branches
 from spangrad.gateway._conversation import Conversation
@@ -287,6 +287,51 @@ async def test_the_learner_finds_the_samplers_log_probabilities_on_the_merged_se
         whole = (*earlier.prompt_ids, *earlier.action_ids)
         assert later.prompt_ids[: len(whole)] == whole
     for row, logprobs in zip(rows, found, strict=True):
+        np.testing.assert_allclose(logprobs, row.logprobs, atol=1e-4)
+
+
+async def teach(learner: Learner, row: Transition, *, steps: int) -> None:
+    """Trains a model until it answers a prompt so."""
+    weights = np.full(1, 1.0 / len(row.action_ids))
+    batch = UpdateBatch(TransitionBatch((row,)), 1e-2, advantages=np.zeros(1), token_weights=weights)
+    for _ in range(steps):
+        await learner.imitate(batch)
+
+
+async def test_a_model_goes_on_after_its_tools_result_from_the_very_tokens_of_its_call(
+    merging_model_folder: Path,
+) -> None:
+    options = TorchOptions(model=str(merging_model_folder), precision="fp32", decode_threads=1, train_threads=1)
+    backend = TorchBackend.load(options, seed=3)
+    form = backend.chat_format
+    assert isinstance(form, TemplateFormat)
+    said = '<tool_call>{"name": "calc", "arguments": {"a":  1}}</tool_call>'
+    taught = (*one_by_one(form, said), END)  # "to" and "ol" are one token each to the tokenizer
+    asked = form.render([QUESTION], tools=TOOLS)
+    try:
+        policy = backend.policies["policy"]
+        no_logprobs = (0.0,) * len(taught)
+        shown = Transition(
+            "d", 0, "d", "d", 0, 0, None, "policy", 0, asked, taught, no_logprobs, 1.0, 1.0, 0, None, 0.0
+        )
+        await teach(policy.learner, shown, steps=200)
+        await policy.learner.publish()
+        talk = Talk(TokenEngine(policy.sampler, form, "torch"))
+        _, one = await talk.go_on(QUESTION, seed=1, max_tokens=100)
+        origin, two = await talk.go_on(talk.result(), seed=1)
+        found = await policy.learner.logprobs(TransitionBatch((one, two)))
+    finally:
+        await backend.close()
+
+    assert one.action_ids == taught
+    (call,) = talk.messages[1]["tool_calls"]
+    assert call["function"] == {"name": "calc", "arguments": '{"a":  1}'}
+    # "<", then "t" was sampled where the tokenizer takes "to".
+    assert origin == Continuation(Continuity.RETOKENISED, "c1", "c1", len(asked) + 1)
+    assert two.prompt_ids[: len(asked) + len(taught)] == (*asked, *taught)
+    added = form.decode(two.prompt_ids[len(asked) + len(taught) :])
+    assert added == "\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"
+    for row, logprobs in zip((one, two), found, strict=True):
         np.testing.assert_allclose(logprobs, row.logprobs, atol=1e-4)
 
 
