@@ -37,9 +37,7 @@ def test_rates_are_taken_of_the_calls_that_repeat_an_answer() -> None:
     [([], {}), ([Continuity.FIRST], {"first": 1}), ([Continuity.ENDPOINT] * 2, {"endpoint": 2})],
     ids=["no calls", "single calls", "an endpoint's"],
 )
-def test_without_a_call_that_repeats_an_answer_there_is_no_rate(
-    kinds: list[Continuity], calls: dict[str, int]
-) -> None:
+def test_without_a_call_that_repeats_an_answer_there_is_no_rate(kinds: list[Continuity], calls: dict[str, int]) -> None:
     assert continuation_figures([*of(*kinds), None]) == {"merge_rate": None, "drift_rate": {}, "calls": calls}
 
 

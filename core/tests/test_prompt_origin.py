@@ -13,7 +13,9 @@ from spangrad.transitions import Call, Choice, Continuation, Continuity
 MakeRollout = Callable[..., RolloutRecord]
 MakeCall = Callable[..., Call]
 
-WORDS = dict(enumerate(["<start>", "ask", "<end>", " one", " two", " three", "\n", "\x1b[2J", " four", " five", " six"]))
+WORDS = dict(
+    enumerate(["<start>", "ask", "<end>", " one", " two", " three", "\n", "\x1b[2J", " four", " five", " six"])
+)
 FIRST = (0, 1, 2, 0)
 ANSWER = (3, 4, 2)
 FURTHER = (0, 1, 1, 1, 2, 0)
@@ -108,10 +110,9 @@ def test_a_prompt_that_goes_on_from_an_answer_before_the_latest_names_both(
     lines_of: Callable[..., list[str]],
 ) -> None:
     origin = Continuation(Continuity.STOP_STRING, "call-0", "call-1", 4)
-    assert lines_of(origin, (*FIRST, 5, 2)) == [
-        "goes on from call call-0, not from call call-1: the answer was cut before a stop string, "
-        "at token 4: ' one two<end>' -> ' three<end>'"
-    ]
+    (line,) = lines_of(origin, (*FIRST, 5, 2))
+    assert line.startswith("goes on from call call-0, not from call call-1: the answer was cut before a stop string, ")
+    assert line.endswith("at token 4: ' one two<end>' -> ' three<end>'")
 
 
 def test_of_several_choices_the_one_that_has_most_in_common_is_shown(lines_of: Callable[..., list[str]]) -> None:

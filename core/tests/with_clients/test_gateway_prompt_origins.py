@@ -144,9 +144,7 @@ def test_what_was_said_to_another_attempt_or_rollout_is_not_gone_on_from(
         .choices[0]
         .message.model_dump()
     )
-    connect_openai(gateway.open_rollout("r", 1)).chat.completions.create(
-        model="model", messages=[QUESTION, said, MORE]
-    )
+    connect_openai(gateway.open_rollout("r", 1)).chat.completions.create(model="model", messages=[QUESTION, said, MORE])
 
     (call,) = calls_of(gateway_store)
     assert call.continuation == Continuation(Continuity.FIRST)
