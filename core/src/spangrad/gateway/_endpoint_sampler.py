@@ -120,7 +120,7 @@ class EndpointSampler:
         if len(logprobs) != len(ids) or (choice.get("text") and choice.get("token_ids") is None):
             raise ValueError(f"{len(ids)} token ids with {len(logprobs)} log-probabilities")
         return SampleDelta(
-            choice=choice["index"],
+            choice=int(choice["index"]),
             token_ids=ids,
             logprobs=logprobs,
             text=choice.get("text") or "",
