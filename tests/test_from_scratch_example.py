@@ -15,6 +15,7 @@ from spangrad.gateway import Gateway, Route, TokenEngine
 from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
 from spangrad.store import RolloutStatus, open_store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
+from spangrad.transitions import continuation_figures
 
 EXAMPLE = ("from_scratch", "agent", "tasks")
 SETS = ("train", "heldout", "unseen_phrasings")
@@ -190,3 +191,4 @@ async def test_the_agents_prompts_are_those_of_the_demonstrations(
         form.render(conversation[:2], tools=[agent.CALC]),
         form.render(conversation[:4], tools=[agent.CALC]),
     ]
+    assert continuation_figures(call.continuation for call in calls)["calls"] == {"first": 1, "extended": 1}

@@ -16,7 +16,7 @@ from spangrad.rollouts import RolloutJob, RolloutResult, Runner, Task, load_agen
 from spangrad.store import RolloutStatus, open_store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
 from spangrad.training._warm_start import demonstrated
-from spangrad.transitions import Call
+from spangrad.transitions import Call, continuation_figures
 
 EXAMPLE = ("math_autogen", "agent", "calculator", "tasks", "teacher")
 FOLDER = EXAMPLES / "math_autogen"
@@ -131,6 +131,7 @@ async def test_real_problems_are_asked_with_more_room_and_more_calls(example: An
     result, made = await play("solve_calc_x", task, [call] * 9 + ["It is C.\nanswer: C"])
 
     assert (result.reward, [call.agent for call in made]) == (1.0, ["mathagent"] * 10)
+    assert continuation_figures(call.continuation for call in made)["calls"] == {"first": 1, "extended": 9}
     assert made[0].request["messages"][0]["content"] == example.agent.CALC_X_SYSTEM
 
 

@@ -20,6 +20,7 @@ from spangrad.plugins import load_plugins
 from spangrad.rollouts import RolloutJob, Runner, Task, load_agent
 from spangrad.store import RolloutStatus, open_store
 from spangrad.testing import ByteChatFormat, ScriptedPrompt, ScriptedSampler
+from spangrad.transitions import continuation_figures
 
 FOLDER = Path(__file__).parents[1] / "examples" / "rag_openai_agents"
 MODULES = ("agent", "corpus", "musique", "retrieval", "tasks")
@@ -261,6 +262,7 @@ async def test_the_agents_prompts_are_those_of_the_demonstrations(example: Simpl
         form.render(messages[:4], tools=tools),
     ]
     assert [call.agent for call in calls] == ["researcher"] * 2
+    assert continuation_figures(call.continuation for call in calls)["calls"] == {"first": 1, "extended": 1}
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_a_closed_attempt_keeps_nothing_not_even_an_answer_that_comes_later() ->
 
 
 def test_a_format_that_loses_nothing_is_append_only_in_every_kind_of_conversation() -> None:
-    kinds = {"turns", "rounds", "tools", "turns after tools", "thinking", "thinking before tools"}
+    kinds = {"turns", "rounds", "system", "tools", "turns after tools", "thinking", "thinking before tools"}
 
     assert append_only(FORMAT) == dict.fromkeys(kinds, True)
     assert append_only_note(FORMAT) == ""

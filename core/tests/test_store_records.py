@@ -18,7 +18,7 @@ from spangrad.errors import RewardError, StoreError
 from spangrad.spans import Span, SpanEvent
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
 from spangrad.store._rows import call_records, call_row, choice_rows
-from spangrad.transitions import Call, CallStatus, Choice, Fate, LedgerEntry, Reason
+from spangrad.transitions import Call, CallStatus, Choice, Continuation, Continuity, Fate, LedgerEntry, Reason
 
 CALL = Call(
     call_id="c1",
@@ -107,6 +107,15 @@ def test_a_call_without_choices_is_kept(store: Store) -> None:
     )
     store.submit_call(failed).result()
     assert store.calls("r1") == [failed]
+
+
+def test_where_a_prompt_came_from_comes_back(store: Store) -> None:
+    whole = [Continuation(kind, "c1", "c0", 2**31 - 1) for kind in Continuity]
+    origins = [*whole, Continuation(Continuity.FIRST), Continuation(Continuity.TEMPLATE, None, "c0", 0), None]
+    calls = [replace(CALL, call_id=f"c{n:02}", continuation=origin) for n, origin in enumerate(origins)]
+    for call in calls:
+        store.submit_call(call).result()
+    assert store.calls("r1") == calls
 
 
 def test_a_call_survives_closing_and_opening(tmp_path: Path) -> None:

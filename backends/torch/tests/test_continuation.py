@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from backends.torch.tests.talks import MORE, QUESTION, TOOLS, Talk, played, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from spangrad.backend import FinishReason, SampleDelta, Sampler, SampleRequest, SamplingParams
-from spangrad.gateway import EngineRequest, TokenEngine, append_only, append_only_note
+from spangrad.backend import FinishReason, Learner, UpdateBatch
+from spangrad.gateway import TokenEngine, append_only, append_only_note
 from spangrad.gateway._branches import Branches
 from spangrad.gateway._conversation import Conversation
 from spangrad.gateway._prompt import make_prompt
@@ -25,10 +24,6 @@ from spangrad_torch import TorchBackend, TorchOptions
 from spangrad_torch._chat_format import TemplateFormat
 
 ENDOFTEXT, START, END = 0, 1, 2
-CALC: dict[str, Any] = {"name": "calc", "description": "Computes.", "parameters": {"type": "object"}}
-TOOLS: list[dict[str, Any]] = [{"type": "function", "function": CALC}]
-QUESTION = {"role": "user", "content": "cab?"}
-MORE = {"role": "user", "content": "and?"}
 
 TURN = '{{ "<|im_start|>" + m.role + "\n" + text }}'
 CALLS = (
@@ -55,70 +50,6 @@ FORGETS_THOUGHTS = layout(
 COUNTS = layout(before='{{ messages | selectattr("role", "equalto", "user") | list | length }}')
 """Like a template with the time in it: its beginning changes."""
 TRIMS = layout(inside="{% set text = text | trim %}")
-
-
-def tokenizer_of(folder: Path, template: str | None = None) -> PreTrainedTokenizerBase:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    if template is not None:
-        tokenizer.chat_template = template
-    return tokenizer
-
-
-@dataclass
-class PlayedSampler:
-    """Samples the ids it is told, whatever the prompt."""
-
-    form: TemplateFormat
-    answers: list[tuple[Sequence[int], FinishReason]]
-    context_length: int = 10_000
-    prompts: list[tuple[int, ...]] = field(default_factory=list)
-
-    async def sample(self, request: SampleRequest) -> AsyncIterator[SampleDelta]:
-        self.prompts.append(request.prompt_ids)
-        ids, reason = self.answers.pop(0)
-        text = self.form.decode(ids, skip_special=True)
-        yield SampleDelta(0, tuple(ids), (-1.0,) * len(ids), text, 0, reason)
-
-
-@dataclass
-class Talk:
-    """Calls of one rollout, each going on with all that was said before."""
-
-    engine: TokenEngine
-    branches: Branches = field(default_factory=Branches)
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    number: int = 0
-
-    async def go_on(self, *added: dict[str, Any], **params: Any) -> tuple[Continuation, Transition]:
-        """Adds messages and the answer to them."""
-        self.number += 1
-        self.messages += added
-        settings = SamplingParams(**{"max_tokens": 24, **params})
-        request = EngineRequest(
-            "m", list(self.messages), TOOLS, None, settings, True, 1, False, 0, False, {}, f"c{self.number}", self.branches
-        )  # fmt: skip
-        deltas = [delta async for delta in self.engine.chat(request)]
-        text = "".join(delta.text for delta in deltas)
-        calls = [call for delta in deltas for call in delta.tool_calls]
-        self.messages.append({"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})})
-        prompt, origin = deltas[0].prompt_ids, deltas[0].continuation
-        assert prompt is not None
-        assert origin is not None
-        action = tuple(token for delta in deltas for token in delta.token_ids or ())
-        logprobs = tuple(logprob for delta in deltas for logprob in delta.logprobs or ())
-        row = Transition(
-            "r", 0, "g", request.call_id, 0, 0, None, "p", 0, prompt, action, logprobs, 1.0, 1.0, 0, None, 0.0
-        )
-        return origin, row
-
-    def result(self) -> dict[str, Any]:
-        """A tool's answer to the last call."""
-        return {"role": "tool", "tool_call_id": self.messages[-1]["tool_calls"][0]["id"], "content": "2"}
-
-
-def played(form: TemplateFormat, *answers: tuple[Sequence[int], FinishReason]) -> Talk:
-    sampler: Sampler = PlayedSampler(form, list(answers))
-    return Talk(TokenEngine(sampler, form, "played"))
 
 
 def one_by_one(form: TemplateFormat, text: str) -> list[int]:
@@ -232,7 +163,7 @@ async def test_white_space_that_a_template_trims_stays_as_it_was_sampled(tiny_mo
     )
 
 
-ALL = ("turns", "rounds", "tools", "turns after tools", "thinking", "thinking before tools")
+ALL = ("turns", "rounds", "system", "tools", "turns after tools", "thinking", "thinking before tools")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +173,7 @@ ALL = ("turns", "rounds", "tools", "turns after tools", "thinking", "thinking be
         (PLAIN, set()),
         (TRIMS, set()),
         (FORGETS_THOUGHTS, {"thinking"}),
-        (COUNTS, {"turns", "rounds", "turns after tools", "thinking"}),
+        (COUNTS, {"turns", "rounds", "system", "turns after tools", "thinking"}),
     ],
     ids=["ours", "plain", "trims", "forgets thoughts", "counts"],
 )
@@ -261,7 +192,7 @@ def test_kinds_of_conversation_a_template_refuses_are_left_out(tiny_model_folder
     assert form.is_ours
     form.handles_tools = False
 
-    assert append_only(form) == {"turns": True, "rounds": True, "thinking": True}
+    assert append_only(form) == {"turns": True, "rounds": True, "system": True, "thinking": True}
 
 
 async def test_the_learner_finds_the_samplers_log_probabilities_on_the_merged_sequence(
@@ -287,6 +218,51 @@ async def test_the_learner_finds_the_samplers_log_probabilities_on_the_merged_se
         whole = (*earlier.prompt_ids, *earlier.action_ids)
         assert later.prompt_ids[: len(whole)] == whole
     for row, logprobs in zip(rows, found, strict=True):
+        np.testing.assert_allclose(logprobs, row.logprobs, atol=1e-4)
+
+
+async def teach(learner: Learner, row: Transition, *, steps: int) -> None:
+    """Trains a model until it answers a prompt so."""
+    weights = np.full(1, 1.0 / len(row.action_ids))
+    batch = UpdateBatch(TransitionBatch((row,)), 1e-2, advantages=np.zeros(1), token_weights=weights)
+    for _ in range(steps):
+        await learner.imitate(batch)
+
+
+async def test_a_model_goes_on_after_its_tools_result_from_the_very_tokens_of_its_call(
+    merging_model_folder: Path,
+) -> None:
+    options = TorchOptions(model=str(merging_model_folder), precision="fp32", decode_threads=1, train_threads=1)
+    backend = TorchBackend.load(options, seed=3)
+    form = backend.chat_format
+    assert isinstance(form, TemplateFormat)
+    said = '<tool_call>{"name": "calc", "arguments": {"a":  1}}</tool_call>'
+    taught = (*one_by_one(form, said), END)  # "to" and "ol" are one token each to the tokenizer
+    asked = form.render([QUESTION], tools=TOOLS)
+    try:
+        policy = backend.policies["policy"]
+        no_logprobs = (0.0,) * len(taught)
+        shown = Transition(
+            "d", 0, "d", "d", 0, 0, None, "policy", 0, asked, taught, no_logprobs, 1.0, 1.0, 0, None, 0.0
+        )
+        await teach(policy.learner, shown, steps=200)
+        await policy.learner.publish()
+        talk = Talk(TokenEngine(policy.sampler, form, "torch"))
+        _, one = await talk.go_on(QUESTION, seed=1, max_tokens=100)
+        origin, two = await talk.go_on(talk.result(), seed=1)
+        found = await policy.learner.logprobs(TransitionBatch((one, two)))
+    finally:
+        await backend.close()
+
+    assert one.action_ids == taught
+    (call,) = talk.messages[1]["tool_calls"]
+    assert call["function"] == {"name": "calc", "arguments": '{"a":  1}'}
+    # "<", then "t" was sampled where the tokenizer takes "to".
+    assert origin == Continuation(Continuity.RETOKENISED, "c1", "c1", len(asked) + 1)
+    assert two.prompt_ids[: len(asked) + len(taught)] == (*asked, *taught)
+    added = form.decode(two.prompt_ids[len(asked) + len(taught) :])
+    assert added == "\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"
+    for row, logprobs in zip((one, two), found, strict=True):
         np.testing.assert_allclose(logprobs, row.logprobs, atol=1e-4)
 
 

@@ -4,6 +4,7 @@ from spangrad.gateway._access import RolloutAccess, RolloutTally, SamplingOverri
 from spangrad.gateway._address import Address
 from spangrad.gateway._append_only import append_only, append_only_note
 from spangrad.gateway._endpoint_engine import EndpointEngine
+from spangrad.gateway._endpoint_sampler import EndpointSampler
 from spangrad.gateway._engine import Engine, EngineDelta, EngineError, EngineRequest
 from spangrad.gateway._gateway import Gateway
 from spangrad.gateway._response_format import told_messages
@@ -15,6 +16,7 @@ from spangrad.gateway._token_engine import TokenEngine
 __all__ = [
     "Address",
     "EndpointEngine",
+    "EndpointSampler",
     "Engine",
     "EngineDelta",
     "EngineError",

@@ -15,6 +15,7 @@ from spangrad.gateway._prompt import make_prompt
 _CALC: Final[Mapping[str, Any]] = {"name": "calc", "description": "Computes.", "parameters": {"type": "object"}}
 _TOOLS: Final = ({"type": "function", "function": _CALC},)
 _CALL: Final = {"id": "call_1", "type": "function", "function": {"name": "calc", "arguments": '{"a": 1}'}}
+_TOLD: Final = {"role": "system", "content": "Be exact."}
 _ASKED: Final = {"role": "user", "content": "What is 1 and 1?"}
 _SAID: Final = {"role": "assistant", "content": "It is 2."}
 _THOUGHT: Final = {"role": "assistant", "content": "<think>\nOne and one.\n</think>\n\nIt is 2."}
@@ -34,6 +35,7 @@ class _Probe:
 _PROBES: Final[Mapping[str, _Probe]] = {
     "turns": _Probe([_ASKED, _SAID, _ASKED]),
     "rounds": _Probe([_ASKED, _SAID, _ASKED, _SAID, _ASKED]),
+    "system": _Probe([_TOLD, _ASKED, _SAID, _ASKED]),
     "tools": _Probe([_ASKED, _CALLED, _RESULT], _TOOLS),
     "turns after tools": _Probe([_ASKED, _CALLED, _RESULT, _SAID, _ASKED], _TOOLS),
     "thinking": _Probe([_ASKED, _THOUGHT, _ASKED]),
@@ -44,9 +46,10 @@ _PROBES: Final[Mapping[str, _Probe]] = {
 def append_only(chat_format: ChatFormat) -> dict[str, bool]:
     """For each kind of conversation, whether a call goes on from the tokens of the call before it.
 
-    "turns": a question after an answer. "rounds": several of them. "tools": the result of a tool after the call for it. "turns
-    after tools": a question after that. "thinking": a question after an answer that begins with `<think>...</think>`. "thinking
-    before tools": such thoughts before a tool call, and its result. Kinds that the format refuses are left out.
+    "turns": a question after an answer. "rounds": several of them. "system": a question after an answer under a system message.
+    "tools": the result of a tool after the call for it. "turns after tools": a question after that. "thinking": a question after
+    an answer that begins with `<think>...</think>`. "thinking before tools": such thoughts before a tool call, and its result.
+    Kinds that the format refuses are left out.
     """
     found = {name: _goes_on(chat_format, probe) for name, probe in _PROBES.items()}
     return {name: goes_on for name, goes_on in found.items() if goes_on is not None}
@@ -67,15 +70,18 @@ def _goes_on(chat_format: ChatFormat, probe: _Probe) -> bool | None:
     """Plays the conversation call by call; None if the format refuses it."""
     branches = Branches()
     calls = [at for at, message in enumerate(probe.messages) if message["role"] == "assistant"]
-    try:
-        for number, at in enumerate([*calls, len(probe.messages)]):
-            conversation = Conversation.of("probe", probe.messages[:at], probe.tools)
-            prompt = make_prompt(chat_format, conversation, "", branches)
-            if number and not prompt.continuation.continuity.goes_on:
+    for number, at in enumerate([*calls, len(probe.messages)]):
+        try:
+            prompt = make_prompt(chat_format, Conversation.of("probe", probe.messages[:at], probe.tools), "", branches)
+        except BackendError:
+            return None
+        if number and not prompt.continuation.continuity.goes_on:
+            return False
+        if at < len(probe.messages):
+            answer = probe.messages[at]
+            try:
+                sampled = chat_format.render_answer(answer)
+            except BackendError:  # it closes no turn, or never begins a prompt twice alike
                 return False
-            if at < len(probe.messages):
-                answer = probe.messages[at]
-                branches.keep(prompt.answered(str(number), answer, chat_format.render_answer(answer), "stop"))
-    except BackendError:
-        return None
+            branches.keep(prompt.answered(str(number), answer, sampled, "stop"))
     return True

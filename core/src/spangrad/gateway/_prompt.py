@@ -7,6 +7,7 @@ turn ends where the sampled tokens end it. What stands behind the turn's end is 
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from spangrad.transitions import Continuation, Continuity
 
 _MOST_TRIES: Final = 4
 """How many earlier answers are tried: a template that drops something from all of them need not be asked about each."""
+_THOUGHT: Final = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +188,17 @@ def _is_respelled(
     return _message(chat_format.parse(said, tools=tools)) == _message(chat_format.parse(again, tools=tools))
 
 
-def _message(answer: ParsedAnswer) -> tuple[str, list[tuple[str, Any]]]:
-    """What an answer says, without the ids that reading it makes up."""
+def _message(answer: ParsedAnswer) -> tuple[str, str, list[tuple[str, Any]]]:
+    """What an answer thinks, says and calls, without the ids that reading it makes up. An empty thought is as good as none:
+    templates write one into a turn and leave it out of later prompts.
+    """
+    text = answer.content or ""
+    thought = _THOUGHT.match(text)
     functions = (call["function"] for call in answer.tool_calls)
     calls = [(function["name"], canonical_arguments(function["arguments"])) for function in functions]
-    return (answer.content or "").strip(), calls
+    if thought is None:
+        return "", text.strip(), calls
+    return thought[1].strip(), text[thought.end() :].strip(), calls
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ class TokenEngine:
         name: how the store calls this engine.
         default_max_tokens: length limit of an answer when neither the agent nor the rollout sets one.
         tool_call_mark: with what a tool call begins in sampled text; text from there on is only handed out once it is parsed.
+        on_close: ends a sampler of the engine's own; a backend's is the backend's to end.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class TokenEngine:
         *,
         default_max_tokens: int = 512,
         tool_call_mark: str = TOOL_CALL_MARK,
+        on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._sampler = sampler
         self._format = chat_format
         self._name = name
         self._default_max_tokens = default_max_tokens
         self._mark = tool_call_mark
+        self._on_close = on_close
 
     @property
     def name(self) -> str:
@@ -78,7 +81,9 @@ class TokenEngine:
                 request.branches.keep(reader.answered(request.call_id, prompt))
 
     async def close(self) -> None:
-        """Nothing: the backend owns the sampler."""
+        """Ends the sampler, if it is the engine's own."""
+        if self._on_close is not None:
+            await self._on_close()
 
     def _prompt(self, request: EngineRequest, tools: Sequence[Mapping[str, Any]], opening: str) -> Prompt:
         """The prompt, which goes on from the rollout's earlier calls where that is right."""

@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from spangrad.backend import SampleRequest, SamplingParams
 from spangrad.gateway._address import Address
 from spangrad.gateway._server import ServerThread
 from spangrad.testing._byte_chat_format import ByteChatFormat
-from spangrad.testing._scripted_sampler import scripted_logprob
+from spangrad.testing._scripted_sampler import ScriptedPrompt, ScriptedSampler, scripted_logprob
 
 Reply = Callable[[Mapping[str, Any]], str | Mapping[str, Any]]
 """From a request's JSON body to the answer: text, or a whole assistant message."""
@@ -39,7 +40,8 @@ class ReceivedRequest:
 class ScriptedEndpoint:
     """An OpenAI-compatible server on a real socket, in its own thread; use it as a context manager.
 
-    Its tokens are bytes (`ByteChatFormat`), its log-probabilities `scripted_logprob` of version 0.
+    Its tokens are bytes (`ByteChatFormat`), its log-probabilities `scripted_logprob` of version 0. Completions take a prompt of token
+    ids and are streamed; the reply gets their `messages` too, as `ByteChatFormat.read` reads them, and `choice`.
     """
 
     reply: Reply
@@ -59,7 +61,10 @@ class ScriptedEndpoint:
         """All requests so far, failed ones included."""
         self._lock = threading.Lock()
         self._format = ByteChatFormat()
-        routes = [Route("/v1/chat/completions", self._chat, methods=["POST"])]
+        routes = [
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", self._complete, methods=["POST"]),
+        ]
         self._address = Address()
         self._server = ServerThread(Starlette(routes=routes), address=self._address, name="scripted-endpoint")
 
@@ -79,21 +84,59 @@ class ScriptedEndpoint:
 
     async def _chat(self, request: Request) -> Response:
         body = await request.json()
-        with self._lock:
-            self.requests.append(ReceivedRequest(request.url.path, dict(request.headers), body))
-            failing = len(self.requests) <= self.fail_first
-        if self.delay:
-            await asyncio.sleep(self.delay)
-        if failing:
-            error = {"message": "as ordered", "type": "scripted", "code": "scripted_failure"}
-            headers = {"retry-after-ms": "1"} if self.fail_status == 429 else None  # noqa: PLR2004 - too many requests
-            return JSONResponse({"error": error}, self.fail_status, headers)
+        if refused := await self._received(request, body):
+            return refused
         answer = self._answer(body)
         if body.get("stream"):
             return StreamingResponse(self._events(answer, body), media_type="text/event-stream")
         if self.break_off:
             return StreamingResponse(self._half(json.dumps(answer)), media_type="application/json")
         return JSONResponse(answer)
+
+    async def _complete(self, request: Request) -> Response:
+        body = await request.json()
+        if refused := await self._received(request, body):
+            return refused
+        return StreamingResponse(self._completion(body), media_type="text/event-stream")
+
+    async def _completion(self, body: Mapping[str, Any]) -> AsyncIterator[str]:
+        """The answer's text as a stream, a chunk for each choice's half; breaking off comes after the first."""
+        honoured = {
+            name: body[name] for name in ("temperature", "top_p", "top_k", "max_tokens", "seed") if name in body
+        }
+        params = SamplingParams(**honoured, stop=tuple(body.get("stop") or ()))
+        prompt = tuple(body["prompt"])
+        asked = SampleRequest(prompt, params, body.get("logprobs") or 0, body.get("n", 1))
+
+        def script(seen: ScriptedPrompt) -> list[str]:
+            reply = self.reply({**body, "messages": seen.messages, "choice": seen.choice})
+            text = reply if isinstance(reply, str) else self._format.decode(self._format.render_answer(reply)[:-1])
+            return [text[: len(text) // 2], text[len(text) // 2 :]]
+
+        async for delta in ScriptedSampler(script).sample(asked):
+            choice: dict[str, Any] = {"index": delta.choice, "text": delta.text, "finish_reason": delta.finish_reason}
+            if self.token_ids:
+                tops = [{f"token_id:{token}": value for token, value in place} for place in delta.top_logprobs]
+                choice["logprobs"] = {"token_logprobs": list(delta.logprobs), "top_logprobs": tops}
+                if body.get("return_token_ids"):
+                    choice |= {"token_ids": list(delta.token_ids), "prompt_token_ids": list(prompt)}
+            yield _event({"object": "text_completion", "model": body["model"], "choices": [choice]})
+            if self.break_off:
+                raise ConnectionResetError("as ordered")
+        yield "data: [DONE]\n\n"
+
+    async def _received(self, request: Request, body: Mapping[str, Any]) -> Response | None:
+        """Keeps the request; the failure that was ordered for it, if one was."""
+        with self._lock:
+            self.requests.append(ReceivedRequest(request.url.path, dict(request.headers), body))
+            failing = len(self.requests) <= self.fail_first
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if not failing:
+            return None
+        error = {"message": "as ordered", "type": "scripted", "code": "scripted_failure"}
+        headers = {"retry-after-ms": "1"} if self.fail_status == 429 else None  # noqa: PLR2004 - too many requests
+        return JSONResponse({"error": error}, self.fail_status, headers)
 
     def _answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
         reply = self.reply(body)

@@ -200,6 +200,13 @@ class PolicyTable(Table):
     """What that server calls the model; the alias asked for when not given."""
     endpoint_key_env: str | None = None
     """Environment variable holding that server's API key."""
+    endpoint_prompts: Literal["messages", "tokens"] = "messages"
+    """What that server is given: messages, which it renders itself, or tokens, so that calls go on from those of earlier ones."""
+
+    @property
+    def renders(self) -> bool:
+        """Whether prompts are made here, with the backend's chat format."""
+        return self.endpoint is None or self.endpoint_prompts == "tokens"
 
 
 class AdapterTable(Table):

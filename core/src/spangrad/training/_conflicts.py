@@ -32,9 +32,11 @@ def conflicts(config: TrainConfig, *, tasks: int | None, algorithm: LightningRL 
         yield ("algorithm", "per_agent"), "policy.train names one agent only; it would do nothing"
     if config.evaluation.every and not config.tasks.heldout:
         yield ("evaluation", "every"), "there is no [tasks.heldout] to evaluate on; it would do nothing"
-    for key in ("endpoint_model", "endpoint_key_env"):
-        if getattr(config.policy, key) is not None and config.policy.endpoint is None:
+    for key in ("endpoint_model", "endpoint_key_env", "endpoint_prompts"):
+        if key in config.policy.model_fields_set and config.policy.endpoint is None:
             yield ("policy", key), "there is no endpoint; it would do nothing"
+    if config.policy.endpoint_prompts == "tokens" and config.policy.endpoint_model is None:
+        yield ("policy", "endpoint_prompts"), "tokens are sampled by one model; name it with policy.endpoint_model"
 
 
 def _step_conflicts(config: TrainConfig, tasks: int | None) -> Iterator[Problem]:

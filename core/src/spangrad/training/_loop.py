@@ -70,7 +70,7 @@ class Trainer:
         warm_start, training = self._config.warm_start, self._config.training
         self._display.plan((warm_start.steps if warm_start else 0) + training.steps)
         self._show_done()
-        note = append_only_note(self._session.backend.chat_format) if self._config.policy.endpoint is None else ""
+        note = append_only_note(self._session.backend.chat_format) if self._config.policy.renders else ""
         if note:
             self._display.line(note)
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from spangrad.backend import Backend, Capabilities
 from spangrad.errors import ConfigError
-from spangrad.gateway import EndpointEngine, Engine, Route, RouteTable, TokenEngine
+from spangrad.gateway import EndpointEngine, EndpointSampler, Engine, Route, RouteTable, TokenEngine
 from spangrad.training._config import FixedRouteTable, TrainConfig
 
 ENDPOINT_VERSION = 0
@@ -105,7 +105,16 @@ def _engine(config: TrainConfig, backend: Backend, policy: str) -> Engine:
         name = backend.name if not config.policies else f"{backend.name} {policy}"
         return TokenEngine(backend.policies[policy].sampler, backend.chat_format, name=name)
     key = _api_key(table.endpoint_key_env, "policy.endpoint_key_env")
-    return EndpointEngine(table.endpoint, model=table.endpoint_model, api_key=key, policy_version=ENDPOINT_VERSION)
+    if table.endpoint_prompts == "messages" or table.endpoint_model is None:
+        return EndpointEngine(table.endpoint, model=table.endpoint_model, api_key=key, policy_version=ENDPOINT_VERSION)
+    sampler = EndpointSampler(
+        table.endpoint,
+        table.endpoint_model,
+        key,
+        context_length=backend.policies[policy].sampler.context_length,
+        policy_version=ENDPOINT_VERSION,
+    )
+    return TokenEngine(sampler, backend.chat_format, name=sampler.url, on_close=sampler.close)
 
 
 def _external(alias: str, table: FixedRouteTable) -> Engine:

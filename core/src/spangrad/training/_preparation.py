@@ -65,7 +65,7 @@ class PolicyPreparation:
             config.seed,
             names,
             config.model_dump(mode="json"),
-            tokenizer_known=config.policy.endpoint is None or "model" in config.policy.model_fields_set,
+            tokenizer_known=config.policy.renders or "model" in config.policy.model_fields_set,
         )
 
 
