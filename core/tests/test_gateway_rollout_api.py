@@ -113,6 +113,34 @@ def test_a_reward_after_the_end_still_counts(http: httpx.Client) -> None:
     assert shown["rewards"] == [{"name": "reward", "value": 1.0, "call_id": "some-call", "source": "http"}]
 
 
+@pytest.mark.parametrize("status", ["failed", "timed_out", "infrastructure", "lost"])
+def test_a_reward_after_an_end_that_was_not_the_rollouts_own_is_refused_and_what_came_before_stays(
+    http: httpx.Client, gateway: Gateway, gateway_store: Store, status: str
+) -> None:
+    rollout = opened(http)
+    path = rollout["base_url"].removesuffix("/v1")
+    chat(http, rollout)
+    assert http.post(f"{path}/rewards", json={"value": 0.25}, headers=EVALUATOR).status_code == 201
+    http.post(f"{path}/finish", json={"status": status}, headers=EVALUATOR)
+
+    late = http.post(f"{path}/rewards", json={"value": 5}, headers=EVALUATOR)
+
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "rollout_closed")
+    assert [reward.value for reward in gateway_store.rewards(rollout["rollout_id"])] == [0.25]
+    assert gateway.late.counts() == {"calls": 0, "spans": 0, "rewards": 1}
+
+
+def test_to_finish_a_rollout_again_as_failed_refuses_no_reward(http: httpx.Client) -> None:
+    rollout = opened(http)
+    path = rollout["base_url"].removesuffix("/v1")
+    chat(http, rollout)
+    http.post(f"{path}/finish", headers=EVALUATOR)
+    http.post(f"{path}/finish", json={"status": "lost"}, headers=EVALUATOR)
+
+    assert http.post(f"{path}/rewards", json={"value": 1}, headers=EVALUATOR).status_code == 201
+    assert http.get(f"/rollouts/{rollout['rollout_id']}").json()["status"] == "succeeded"
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -28,7 +28,6 @@ from spangrad.transitions import (
     Transition,
     continuation_figures,
     extract,
-    leftovers,
 )
 
 T = TypeVar("T")
@@ -163,31 +162,6 @@ async def collect(
     )
     _check_any_succeeded(collection)
     return collection
-
-
-def settle(session: Session, entries: Iterable[LedgerEntry], step: int) -> list[LedgerEntry]:
-    """Writes the ledger of a finished collection, so that every call there is has its row.
-
-    Args:
-        session: the run; none of its rollouts is under way, but those of a later step.
-        entries: what became of the collection's calls.
-        step: the training step they belong to.
-
-    Returns:
-        The rows of calls that belong to no collected rollout: orphans, and calls made after their rollout had ended.
-    """
-    session.store.add_ledger([replace(entry, step=step) for entry in entries])
-    rest = leftovers(
-        [call for call in session.store.unsettled_calls() if not _is_of_a_later_step(session, call, step)], step
-    )
-    if rest:
-        session.store.add_ledger(rest)
-    return rest
-
-
-def _is_of_a_later_step(session: Session, call: Call, step: int) -> bool:
-    record = None if call.rollout_id is None else session.store.rollout(call.rollout_id)
-    return record is not None and record.phase == "train" and record.step is not None and record.step > step
 
 
 async def until_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:

@@ -16,16 +16,16 @@ from spangrad.gateway import append_only_note
 from spangrad.lightningrl import AdvantageReport
 from spangrad.training._checkpoint import RunState, load_policies, read_state, save_checkpoint
 from spangrad.training._clock import Clock
-from spangrad.training._collection import StopRequestedError, collect, settle
+from spangrad.training._collection import StopRequestedError, collect
 from spangrad.training._critic import values_of
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._failure_figures import failure_figures
-from spangrad.training._given_up import settle_given_up
 from spangrad.training._metrics import MetricsFile
 from spangrad.training._order import tasks_of_step
 from spangrad.training._progress import ProgressDisplay
 from spangrad.training._rollout_stream import RolloutStream
 from spangrad.training._session import Session
+from spangrad.training._settling import settle, settle_given_up
 from spangrad.training._staleness import without_stale
 from spangrad.training._step_checks import missing_agents, missing_rewards, unlinked_work
 from spangrad.training._step_rollouts import StepRollouts, too_many_failed

@@ -12,7 +12,7 @@ from typing import Any
 
 from spangrad.rollouts import RolloutResult
 from spangrad.training._checkpoint import load_policies
-from spangrad.training._collection import collect, settle
+from spangrad.training._collection import collect
 from spangrad.training._curve import draw_curve
 from spangrad.training._evaluation import Evaluation, evaluation, evaluation_jobs
 from spangrad.training._loop import Trainer
@@ -23,6 +23,7 @@ from spangrad.training._progress import ProgressDisplay
 from spangrad.training._run_file import write_whole
 from spangrad.training._run_folder import RunFolder
 from spangrad.training._session import open_session
+from spangrad.training._settling import settle
 from spangrad.training._summary import RunSummary
 
 
