@@ -288,6 +288,27 @@ def test_an_answer_whose_latest_part_cannot_be_gone_on_from_goes_on_from_the_one
     assert three.prompt[: len(one.ids)] == one.ids
 
 
+@pytest.mark.parametrize(("stopped", "found"), [(3, "call-1"), (4, None)])
+def test_four_earlier_answers_are_tried(stopped: int, found: str | None) -> None:
+    rollout = Rollout(telling("one", *["Thought\nObservation"] * stopped, "end"))
+    history: list[Any] = [QUESTION]
+    history += [rollout.say(*history).message, MORE]
+    for _ in range(stopped):
+        history += [rollout.say(*history, stop=("\nObservation",)).message, MORE]
+    last = rollout.say(*history)
+
+    assert (last.continuation.continuity, last.continuation.continued_from) == (Continuity.STOP_STRING, found)
+    assert last.continuation.compared_with == f"call-{stopped + 1}"
+
+
+def test_a_call_that_may_use_no_tools_is_shown_none_and_rendered_anew() -> None:
+    rollout = Rollout(telling(calling("{}"), "2"))
+    one = rollout.say(QUESTION, tools=[CALC])
+    two = rollout.say(QUESTION, one.message, result(one.message), tools=[CALC], tool_choice="none")
+
+    assert two.continuation.continuity is Continuity.OTHER_TOOLS
+
+
 def test_answers_that_no_model_gave_are_part_of_what_was_added() -> None:
     example = {"role": "assistant", "content": "An example."}
     rollout = Rollout(telling("2", "4", "5"))
