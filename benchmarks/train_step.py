@@ -41,6 +41,8 @@ PROMPT: Final = (
 PARTS: Final = ("step", "sampling", "learning")
 COSINE: Final = 0.9999
 """The gradients' must be above it."""
+LENGTH: Final = 1e-3
+"""So much longer or shorter than the other one may a gradient be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _compared(ours: Ours, theirs: peers.Conversation, folder: Path) -> float:
     path = folder / "theirs.safetensors"
     theirs.ask(do="gradient", rows=rows, advantages=batch.advantages.tolist(), path=str(path))
     cosine, length = own_model.cosine(ours.gradient(batch), load_file(path))
-    if cosine <= COSINE or abs(length - 1) > 1e-3:
+    if cosine <= COSINE or abs(length - 1) > LENGTH:
         sys.exit(f"The gradients differ: cosine {cosine}, ours {length} times as long")
     return cosine
 
