@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from typing import Any, Final
 
+import measuring
 import torch
 
 from spangrad_torch import LoadedModel, TorchBackend, TorchOptions, choose_compute, load_model
@@ -14,7 +16,14 @@ THREADS: Final = 2
 """Of every side that is measured."""
 
 
-def load_unending(model: str = MODEL) -> LoadedModel:
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options of a benchmark with a model."""
+    made = measuring.parser(doc)
+    made.add_argument("--model", default=MODEL, help="a Hugging Face folder or a name, as in train.toml")
+    return made
+
+
+def load_unending(model: str) -> LoadedModel:
     """The model, for which no token ends an answer: each has as many as are asked for, as the peers' have."""
     torch.set_num_threads(THREADS)
     return replace(load_model(model), end_ids=frozenset())

@@ -168,7 +168,7 @@ class Conversation:
         for line in self._process.stdout:
             if line.startswith("{"):  # some peers print greetings
                 return json.loads(line)["answer"]
-        raise RuntimeError(f"{self._script} ended without an answer to {question}")
+        raise RuntimeError(f"{self._script} ended without an answer to {json.dumps(question)[:200]}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

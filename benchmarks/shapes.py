@@ -11,7 +11,8 @@ import numpy as np
 from spangrad.backend import UpdateBatch
 from spangrad.transitions import Transition, TransitionBatch
 
-VOCABULARY: Final = 40_000
+VOCABULARY: Final = 250
+"""Few enough for any model, and enough that answers hardly ever begin alike."""
 LEARNING_RATE: Final = 1e-6
 
 Ids = tuple[int, ...]

@@ -24,7 +24,6 @@ import numpy as np
 import own_model
 import peers
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageParam
 from safetensors.torch import load_file
 
 from spangrad.backend import UpdateBatch
@@ -35,9 +34,8 @@ from spangrad.transitions import Transition, TransitionBatch, extract
 
 PEER: Final = "trl"
 LEARNING_RATE: Final = 1e-6
-PROMPT: Final = (
-    "Here is what is known about number {number}. " + "It is a number, and like all numbers it can be added. " * 13
-)
+PROMPT: Final = "Here is what is known about number {number}. "
+MORE: Final = "It is a number, and like all numbers it can be added. "
 PARTS: Final = ("step", "sampling", "learning")
 COSINE: Final = 0.9999
 """The gradients' must be above it."""
@@ -52,14 +50,16 @@ class Size:
     prompts: int
     group: int
     answer: int
+    sentences: int
+    """Of a prompt."""
 
 
 def main() -> None:
     """The command."""
-    chosen = measuring.parser(__doc__).parse_args()
-    size = Size(2, 2, 4) if chosen.small else Size(8, 8, 32)
+    chosen = own_model.parser(__doc__).parse_args()
+    size = Size(2, 2, 4, 1) if chosen.small else Size(8, 8, 32, 13)
     with ExitStack() as stack:
-        ours = stack.enter_context(Ours(size))
+        ours = stack.enter_context(Ours(size, chosen.model))
         result: dict[str, Any] = {"benchmark": "train_step", "repeats": chosen.repeats, "size": asdict(size)}
         peer = theirs = None
         if not chosen.without_peers:
@@ -118,8 +118,8 @@ def _compared(ours: Ours, theirs: peers.Conversation, folder: Path) -> float:
 class Ours:
     """A model behind a gateway, and steps of it. A context manager."""
 
-    def __init__(self, size: Size) -> None:
-        self._size = size
+    def __init__(self, size: Size, model: str) -> None:
+        self._size, self._model = size, model
         self._stack = ExitStack()
         self._steps = 0
         self.tokens: dict[str, int] = {}
@@ -127,16 +127,15 @@ class Ours:
 
     def __enter__(self) -> Self:
         self._runner = self._stack.enter_context(asyncio.Runner())
-        loaded = own_model.load_unending()
+        loaded = own_model.load_unending(self._model)
         self.folder = loaded.folder
         backend = own_model.backend_of(loaded)
         self._stack.callback(lambda: self._runner.run(backend.close()))
         self._policy = backend.policies["policy"]
-        self._messages: list[list[ChatCompletionMessageParam]] = [
-            [{"role": "user", "content": PROMPT.format(number=number)}] for number in range(self._size.prompts)
+        self._questions = [
+            PROMPT.format(number=number) + MORE * self._size.sentences for number in range(self._size.prompts)
         ]
-        chats = [[{"role": "user", "content": PROMPT.format(number=number)}] for number in range(self._size.prompts)]
-        prompts = [backend.chat_format.render(chat) for chat in chats]
+        prompts = [backend.chat_format.render([{"role": "user", "content": text}]) for text in self._questions]
         self.prompt_lengths = sorted({len(prompt) for prompt in prompts})
         self.texts = [backend.chat_format.decode(prompt) for prompt in prompts]
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -194,7 +193,9 @@ class Ours:
         record = RolloutRecord(rollout_id, 1, f"t{prompt}", group, "train", self._steps, running, "", "", now, None)
         async with AsyncOpenAI(base_url=access.base_url, api_key=access.api_key) as client:
             answer = await client.chat.completions.create(
-                model="policy", messages=self._messages[prompt], max_tokens=self._size.answer
+                model="policy",
+                messages=[{"role": "user", "content": self._questions[prompt]}],
+                max_tokens=self._size.answer,
             )
         await asyncio.wrap_future(self._gateway.close_rollout(rollout_id, 1))
         value = reward(answer.choices[0].message.content or "")

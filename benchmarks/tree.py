@@ -26,10 +26,10 @@ COSINE: Final = 0.99999
 
 def main() -> None:
     """The command."""
-    parser = measuring.parser(__doc__)
+    parser = own_model.parser(__doc__)
     parser.add_argument("--shape", action="append", choices=tuple(shapes.SHAPES), help="only this one; may be repeated")
     chosen = parser.parse_args()
-    backend = own_model.backend_of(own_model.load_unending())
+    backend = own_model.backend_of(own_model.load_unending(chosen.model))
     with asyncio.Runner() as runner:
         try:
             found = {
