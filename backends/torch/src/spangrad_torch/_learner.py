@@ -115,12 +115,21 @@ class TorchLearner:
             BackendError: the batch cannot be trained on (the message names the call), a KL term has no reference, or loss or
                 gradient are not finite. No step was taken then.
         """
-        if batch.loss.kl is not None and self._trained.reference is None:
-            raise BackendError(
-                "The loss has a KL term, but there is no reference to compare with",
-                cure="Call freeze_reference() first, or leave the KL term out",
-            )
+        self._check_reference(batch)
         return await self._step(batch, imitate=False)
+
+    async def gradient(self, batch: UpdateBatch) -> dict[str, Tensor]:
+        """What `update` would take a step down, before it is bounded: by weight; empty when no transition has a gradient.
+
+        Raises:
+            BackendError: as `update`.
+        """
+        self._check_reference(batch)
+        async with self._busy:
+            work = await self._worker.run(partial(self._prepare, batch, imitate=False))
+            reference = await self._reference_logprobs(work)
+            await self._worker.run(partial(self._accumulate, work, reference))
+            return await self._worker.run(self._trained.take_gradient)
 
     async def logprobs(self, transitions: TransitionBatch) -> list[FloatArray]:
         """(T,) of (A,) log-probabilities of the actions' tokens under the present weights.
@@ -232,6 +241,14 @@ class TorchLearner:
 
         async with self._busy:
             return await self._worker.run(compute)
+
+    def _check_reference(self, batch: UpdateBatch) -> None:
+        """Refuses a KL term without a reference."""
+        if batch.loss.kl is not None and self._trained.reference is None:
+            raise BackendError(
+                "The loss has a KL term, but there is no reference to compare with",
+                cure="Call freeze_reference() first, or leave the KL term out",
+            )
 
     def _prepare(self, batch: UpdateBatch, *, imitate: bool) -> Work:
         """The part of a valid batch that has a gradient, laid out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from spangrad.backend import CriticSettings
@@ -52,6 +53,12 @@ class Trained:
     def freeze_reference(self) -> None:
         """Takes the present weights as the reference."""
         self.reference = FrozenReference.of(self.weights)
+
+    def take_gradient(self) -> dict[str, Tensor]:
+        """What was accumulated for the policy, by weight, which then is forgotten."""
+        found = {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
+        self.drop_gradient()
+        return found
 
     def drop_gradient(self) -> None:
         """Forgets what was accumulated."""
