@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Final
 
-import httpx
-from pydantic_core import from_json
+import aiohttp
+from pydantic_core import from_json, to_json
 
 from spangrad.gateway._endpoint_answer import answer_deltas, chunk_deltas
+from spangrad.gateway._endpoint_client import EndpointClient, event_data
 from spangrad.gateway._engine import EngineDelta, EngineError, EngineRequest
-from spangrad.gateway._identity import is_loopback
 
 _OWN_FIELDS: Final = frozenset({"stream", "stream_options", "model", "logprobs", "return_token_ids"})
 """Fields of the agent's body that this engine sets itself."""
 _PASSED_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
+_OK: Final = 200
+_REDIRECTS: Final = range(300, 400)
 
 
 class EndpointEngine:
@@ -46,9 +48,7 @@ class EndpointEngine:
         self._url = base_url.rstrip("/")
         self._model = model
         self._ask_token_ids = ask_token_ids
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = httpx.Timeout(timeout, connect=10.0)
-        self._client: httpx.AsyncClient | None = None
+        self._client = EndpointClient(self._url, api_key, timeout)
 
     @property
     def name(self) -> str:
@@ -62,22 +62,21 @@ class EndpointEngine:
             EngineError: the server's own error with its status; 502 when it cannot be reached or breaks off, 504 when it is silent.
         """
         stream = request.stream and not request.tools
+        data = to_json(self._payload(request, stream=stream))
         try:
-            async with self._http.stream(
-                "POST", "/chat/completions", json=self._payload(request, stream=stream)
-            ) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise self._refusal(response, await response.aread())
+            async with self._client.post("/chat/completions", data) as response:
+                if response.status != _OK:
+                    raise self._refusal(response, await response.read())
                 if stream:
                     async for chunk in self._chunks(response):
                         for delta in chunk_deltas(chunk, self.policy_version):
                             yield delta
                 else:
-                    for delta in answer_deltas(self._parsed(await response.aread()), self.policy_version):
+                    for delta in answer_deltas(self._parsed(await response.read()), self.policy_version):
                         yield delta
-        except httpx.TimeoutException as error:
+        except TimeoutError as error:
             raise EngineError(f"The endpoint {self._url} did not answer in time", status=504) from error
-        except httpx.HTTPError as error:
+        except aiohttp.ClientError as error:
             raise EngineError(
                 f"The endpoint {self._url} cannot be reached or broke off: {str(error) or type(error).__name__}",
                 cure="Check that it runs and that its URL is right",
@@ -86,23 +85,7 @@ class EndpointEngine:
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-
-    @property
-    def _http(self) -> httpx.AsyncClient:
-        """The client, made on first use because it belongs to the gateway's event loop."""
-        if self._client is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-            self._client = httpx.AsyncClient(
-                base_url=self._url,
-                headers=self._headers,
-                timeout=self._timeout,
-                limits=limits,
-                trust_env=not is_loopback(httpx.URL(self._url).host),  # a proxy cannot reach this machine's servers
-            )
-        return self._client
+        await self._client.close()
 
     def _payload(self, request: EngineRequest, *, stream: bool) -> dict[str, Any]:
         """The agent's body with the sampling settings that are really to be used."""
@@ -125,15 +108,12 @@ class EndpointEngine:
             payload |= {"stream": True, "stream_options": {"include_usage": True}}
         return payload
 
-    async def _chunks(self, response: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[Mapping[str, Any]]:
         """The JSON objects of a server-sent stream, up to [DONE]."""
-        async for line in response.aiter_lines():
-            if not line.startswith("data:"):
-                continue
-            data = line.removeprefix("data:").strip()
-            if data == "[DONE]":
+        async for data in event_data(response.content):
+            if data == b"[DONE]":
                 return
-            chunk = self._parsed(data.encode())
+            chunk = self._parsed(data)
             if "error" in chunk:
                 raise EngineError(f"The endpoint {self._url} failed while answering: {_message(chunk)}", status=502)
             yield chunk
@@ -148,7 +128,7 @@ class EndpointEngine:
             raise EngineError(f"The endpoint {self._url} answered with no JSON object: {data[:80]!r}", status=502)
         return body
 
-    def _refusal(self, response: httpx.Response, data: bytes) -> EngineError:
+    def _refusal(self, response: aiohttp.ClientResponse, data: bytes) -> EngineError:
         """The server's error, in its own words."""
         try:
             body = from_json(data)
@@ -157,9 +137,9 @@ class EndpointEngine:
         details = body.get("error") if isinstance(body, dict) else None
         details = details if isinstance(details, dict) else {}
         # A wrong key or URL here is the gateway owner's mistake, not the agent's: its client must not blame its own key.
-        status = 502 if response.status_code in {401, 403} or response.is_redirect else response.status_code
+        status = 502 if response.status in {401, 403} or response.status in _REDIRECTS else response.status
         return EngineError(
-            f"The endpoint {self._url} answered {response.status_code}: {_message(body)}",
+            f"The endpoint {self._url} answered {response.status}: {_message(body)}",
             status=status,
             code=_text(details.get("code")),
             param=_text(details.get("param")),
