@@ -1,0 +1,83 @@
+"""Servers of a benchmark: each a process of its own, ended with the benchmark."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import peers
+
+LOAD: Final = Path(__file__).parent / "load"
+"""Client, upstream and proxy, which all sides share."""
+_PATIENCE: Final = 120.0
+"""Seconds for a peer to be ready."""
+
+
+def ours(script: str, *arguments: str) -> peers.Conversation:
+    """A script of `load/`, in this Python."""
+    return peers.Conversation(None, script, *arguments, folder=LOAD)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A peer's server, started by its own command. A context manager, entered once it answers.
+
+    Args:
+        command: starts it.
+        health: URL that answers 200 when it is ready.
+        log: file for what it prints.
+        folder: where it runs.
+        environment: further variables.
+    """
+
+    def __init__(
+        self, command: Sequence[str], health: str, log: Path, folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._command, self._health, self._log, self._folder = command, health, log, folder
+        self._environment = peers.environment(**environment)
+
+    def __enter__(self) -> Self:
+        with self._log.open("w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(  # noqa: S603
+                self._command, stdout=log, stderr=log, cwd=self._folder, env=self._environment
+            )
+        until = time.monotonic() + _PATIENCE
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self._end()
+                sys.exit(f"{self._command[0]} does not start:\n{self._log.read_text(encoding='utf-8')[-3000:]}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(self._health, timeout=5) as answer:  # noqa: S310 - this machine's own
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
