@@ -15,6 +15,7 @@ from spangrad.gateway._access import AccessBook, RolloutAccess, RolloutTally, Sa
 from spangrad.gateway._address import Address
 from spangrad.gateway._app import make_app
 from spangrad.gateway._identity import Doorkeeper
+from spangrad.gateway._landing import Landing
 from spangrad.gateway._routes import Route, RouteTable
 from spangrad.gateway._server import ServerThread
 from spangrad.gateway._state import GatewayState, IdCount
@@ -61,10 +62,8 @@ class Gateway:
             GatewayError: the port is in use or the address is not ours.
         """
         paused = not self._state.gate.is_set()
-        self._state.gate, self._state.idle = (
-            asyncio.Event(),
-            None,
-        )  # events belong to one loop, and this start makes a new one
+        # These belong to one loop, and this start makes a new one.
+        self._state.gate, self._state.landing, self._state.idle = asyncio.Event(), Landing(), None
         if not paused:
             self._state.gate.set()
         self._server.start()

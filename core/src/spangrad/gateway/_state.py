@@ -11,6 +11,7 @@ from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._identity import Caller, Doorkeeper
+from spangrad.gateway._landing import Landing
 from spangrad.gateway._response_memory import ResponseMemory
 from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
@@ -59,6 +60,8 @@ class GatewayState:
     """What responses without a rollout may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and says why."""
+    landing: Landing = field(default_factory=Landing)
+    """Tells of calls that are on the disk."""
     idle: asyncio.Event | None = None
     """While the gateway stops: set when nothing is in flight any more."""
 
@@ -100,8 +103,8 @@ class GatewayState:
             EngineError: 500, the store cannot be written.
         """
         try:
-            # Shielded: a server that gives up on a request must not cancel a write that is under way.
-            await asyncio.shield(asyncio.wrap_future(self.store.submit_call(call)))
+            # A server that gives up on a request cancels the waiting, not the write.
+            await self.landing.of(self.store.submit_call(call))
         except StoreError as error:
             raise EngineError(
                 f"The call could not be recorded: {error.what}", cure=error.cure, status=500, headers=NO_RETRY
