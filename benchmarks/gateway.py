@@ -61,7 +61,12 @@ def main() -> None:
         streamed = _case(
             client, {w: ways[w] for w in ("bytes", "spangrad")}, chosen.repeats, concurrency[1], seconds, stream=True
         )
-        result: dict[str, Any] = {"benchmark": "gateway", "repeats": chosen.repeats, "seconds": seconds, "whole answers": found}
+        result: dict[str, Any] = {
+            "benchmark": "gateway",
+            "repeats": chosen.repeats,
+            "seconds": seconds,
+            "whole answers": found,
+        }
         result["streamed"] = {f"{concurrency[1]} connections": streamed}
         result["versions"] = {"ours": measuring.our_versions("aiohttp", "uvicorn", "sqlalchemy")}
         if not chosen.without_peers:

@@ -60,9 +60,7 @@ _BODY: Final = json.dumps(answer()).encode()
 _WHOLE: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_BODY)
 ) + _BODY
-_STREAM: Final = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + stream()
-)
+_STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + stream()
 
 
 class Upstream(Messages):

@@ -19,7 +19,7 @@ class Capture(CustomLogger):
         super().__init__()
         self._file = open(os.environ["CAPTURE_FILE"], "a", encoding="utf-8")  # noqa: SIM115, PTH123 - open as long as the proxy
 
-    async def async_log_success_event(  # noqa: PLR0917 - LiteLLM's signature
+    async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """One call."""

@@ -32,7 +32,8 @@ class EndpointClient:
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=timeout)
-        self._proxy = _proxy(url)
+        self.proxy = _proxy(url)
+        """URL of the proxy it is asked through."""
         self._session: aiohttp.ClientSession | None = None
 
     def post(self, path: str, data: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
@@ -49,7 +50,7 @@ class EndpointClient:
                 headers=self._headers,
                 timeout=self._timeout,
             )
-        return self._session.post(self._url + path, data=data, proxy=self._proxy, allow_redirects=False)
+        return self._session.post(self._url + path, data=data, proxy=self.proxy, allow_redirects=False)
 
     async def close(self) -> None:
         """Closes the connections."""

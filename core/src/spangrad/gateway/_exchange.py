@@ -211,7 +211,7 @@ class Exchange:
                 if task.cancelling():  # by the server, which gives up on the request
                     raise
                 return EngineError("The engine cancelled the call", status=500)
-        except Exception as error:  # engines are other people's code: whatever escapes one fails this call only
+        except Exception as error:  # noqa: BLE001 - engines are other people's code: what escapes one fails this call only
             _log.error("The engine failed", exc_info=error)
             return EngineError(f"The engine failed: {type(error).__name__}: {error}", status=500)
         finally:
