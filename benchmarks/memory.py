@@ -70,7 +70,9 @@ class Run:
     async def step(self, step: int, rollouts: int) -> None:
         """One step."""
         jobs = [
-            RolloutJob(f"r{step}-{i}", 1, f"g{step}-{i // GROUP}", Task(f"t{step}-{i // GROUP}", {"number": i}), "train", step)
+            RolloutJob(
+                f"r{step}-{i}", 1, f"g{step}-{i // GROUP}", Task(f"t{step}-{i // GROUP}", {"number": i}), "train", step
+            )
             for i in range(rollouts)
         ]
         results = await self.runner.run(jobs)
@@ -122,7 +124,9 @@ async def _run(steps: int, per_step: int, *, where: bool) -> tuple[list[float], 
         store = open_store(folder / "spangrad.db")
         stack.callback(store.close)
         sampler = ScriptedSampler(lambda _: "an answer of some length")
-        gateway = stack.enter_context(Gateway(store, [Route("policy", TokenEngine(sampler, ByteChatFormat(), "scripted"), "policy")]))
+        gateway = stack.enter_context(
+            Gateway(store, [Route("policy", TokenEngine(sampler, ByteChatFormat(), "scripted"), "policy")])
+        )
         run = Run(store, gateway, sampler)
         with run.runner:
             for step in range(1, steps + 1):

@@ -103,7 +103,7 @@ class Gateway:
         """Lets an attempt of a rollout call. Safe from any thread. Writes nothing to the store: the runner records rollouts.
 
         Raises:
-            GatewayError: this attempt was opened before, or the gateway is not running.
+            GatewayError: this attempt was opened before, as far as that is known, or the gateway is not running.
         """
         if self._server.loop is None:
             raise GatewayError("The gateway is not running", cure="Call its start() first")
@@ -111,22 +111,28 @@ class Gateway:
 
     def close_rollout(self, rollout_id: str, attempt: int) -> Future[RolloutTally]:
         """Ends an attempt: requests in flight are stopped and recorded as undelivered, later ones are answered 409 and recorded
-        as late. Safe from any thread; closing twice is harmless.
+        as late. Safe from any thread; closing twice is harmless. When a thousand others have been closed after it, the attempt
+        is forgotten, and its key is as good as any unknown one.
 
         Returns:
             A future that is done when the last request in flight has been recorded
             (`await asyncio.wrap_future(...)` or `.result()`).
 
         Raises:
-            GatewayError: it was never opened.
+            GatewayError: it was never opened, or is forgotten.
         """
         entry = self._state.book.find(rollout_id, attempt)
         if entry is None:
-            raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened")
+            raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened, or closed long ago")
         drained: Future[RolloutTally] = Future()
         entry.waiting.append(drained)
         self._on_loop(lambda: self._state.close(entry))
         return drained
+
+    def is_open(self, rollout_id: str, attempt: int) -> bool:
+        """Whether an attempt may call: it was opened and not closed. Safe from any thread."""
+        entry = self._state.book.find(rollout_id, attempt)
+        return entry is not None and not entry.closed
 
     def pause(self) -> None:
         """Holds requests that have not begun sampling, until `resume`; agents only see a slow answer."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from spangrad.capture import reward_value
 from spangrad.errors import RewardError
-from spangrad.gateway._access import Entry, RolloutTally
+from spangrad.gateway._access import RolloutTally
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._errors import json_response
 from spangrad.gateway._identity import read_headers
@@ -79,16 +79,17 @@ class RolloutApi:
 
     async def finish(self, request: Request) -> Response:
         """Closes an attempt and records how it ended; finishing again changes nothing."""
-        entry = self._named(request)
+        name = self._named(request)
         body = FinishBody.read(await request.body())
-        access = entry.access
-        drained: Future[RolloutTally] = Future()
-        entry.waiting.append(drained)
-        self._state.close(entry)
-        await asyncio.wrap_future(drained)
-        record = await self._record(access.rollout_id, access.attempt)
+        if (entry := self._state.book.find(*name)) is not None:
+            drained: Future[RolloutTally] = Future()
+            entry.waiting.append(drained)
+            self._state.close(entry)
+            await asyncio.wrap_future(drained)
+        record = await self._record(*name)
         if record.status is RolloutStatus.RUNNING:
-            rewarded = await asyncio.to_thread(self._state.store.rewards, access.rollout_id, access.attempt)
+            entry = self._state.door.find(*name)
+            rewarded = await asyncio.to_thread(self._state.store.rewards, *name)
             record = replace(
                 record,
                 status=_ending(body, sampled=entry.sampled > 0, rewarded=bool(rewarded)),
@@ -101,24 +102,22 @@ class RolloutApi:
 
     async def reward(self, request: Request) -> Response:
         """Rewards a rollout or one of its calls, also after it was finished."""
-        entry = self._named(request)
-        access = entry.access
+        rollout_id, attempt = self._named(request)
         body = RewardBody.read(await request.body())
         try:
             value = reward_value(body.value)
         except RewardError as error:
             raise EngineError(error.what, cure=error.cure, status=400, code="bad_reward", param="value") from error
         store = self._state.store
-        record = await self._record(access.rollout_id, access.attempt)
-        reward = RewardRecord(
-            access.rollout_id, access.attempt, body.call_id, body.name, value, body.source, time.time()
-        )
+        record = await self._record(rollout_id, attempt)
+        reward = RewardRecord(rollout_id, attempt, body.call_id, body.name, value, body.source, time.time())
         await asyncio.to_thread(store.add_reward, reward)
-        if entry.closed:
+        entry = self._state.book.find(rollout_id, attempt)
+        if entry is None or entry.closed:
             self._state.late.add("rewards")
         if record.status is RolloutStatus.NO_REWARD:
             await asyncio.to_thread(store.save_rollout, replace(record, status=RolloutStatus.SUCCEEDED, error=""))
-        return json_response({"rollout_id": access.rollout_id, "attempt": access.attempt, "value": value}, status=201)
+        return json_response({"rollout_id": rollout_id, "attempt": attempt, "value": value}, status=201)
 
     async def models(self, request: Request) -> Response:
         """The routed aliases, as OpenAI lists models."""
@@ -134,10 +133,10 @@ class RolloutApi:
         state = self._state
         return json_response({"status": "ok", "paused": not state.gate.is_set(), "in_flight": len(state.running)})
 
-    def _named(self, request: Request) -> Entry:
-        """The attempt the evaluator names in the URL."""
+    def _named(self, request: Request) -> tuple[str, int]:
+        """The attempt the evaluator names in the URL; one that was closed long ago is in the store alone."""
         self._state.door.require_evaluator(read_headers(request.scope))
-        return self._state.door.find(request.path_params["rollout_id"], request.path_params["attempt"])
+        return request.path_params["rollout_id"], request.path_params["attempt"]
 
     async def _record(self, rollout_id: str, attempt: int | None) -> RolloutRecord:
         record = await asyncio.to_thread(self._state.store.rollout, rollout_id, attempt)

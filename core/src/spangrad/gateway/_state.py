@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from spangrad._latest import Latest
 from spangrad.capture import LateResults
 from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
@@ -21,6 +22,7 @@ CLIENT_GONE: Final = 499
 """Status that says there is nobody left to answer (as nginx logs it)."""
 
 
+MOST_ORPHAN_IDS: Final = 4096
 ROLLOUT_CLOSED: Final = "rollout_closed"
 """Code of the error that calls of a closed attempt are answered with."""
 SERVER_ERROR: Final = 500
@@ -54,8 +56,8 @@ class GatewayState:
     """What came for attempts that were closed."""
     orphan_calls: int = 0
     """Requests without a rollout so far, the evaluator's own aside."""
-    orphan_ids: set[str] = field(default_factory=set)
-    """Call ids that clients gave to calls without a rollout."""
+    orphan_ids: Latest[str] = field(default_factory=lambda: Latest(MOST_ORPHAN_IDS))
+    """The latest call ids that clients gave to calls without a rollout. Of earlier ones the store knows."""
     orphan_responses: ResponseMemory = field(default_factory=ResponseMemory)
     """What responses without a rollout may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
@@ -118,7 +120,9 @@ class GatewayState:
 
     def close(self, entry: Entry) -> None:
         """Closes an attempt: stops what is in flight."""
-        entry.closed = True
+        if not entry.closed:
+            entry.closed = True
+            self.book.retire(entry)
         entry.call_ids.clear()
         entry.responses.clear()
         entry.branches.close()

@@ -98,7 +98,8 @@ class AttemptRunner:
             self._record(job, record, lost, given.close())
             raise
         finally:
-            self.gateway.close_rollout(job.rollout_id, attempt)
+            if self.gateway.is_open(job.rollout_id, attempt):
+                self.gateway.close_rollout(job.rollout_id, attempt)
 
     async def _play(self, job: RolloutJob, scope: RolloutScope, given: RewardList, orphans: int) -> _Ending:
         """How the agent ends, and what it is judged; `orphans` is how many calls without a rollout there had been before."""
