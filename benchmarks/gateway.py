@@ -52,14 +52,15 @@ def main() -> None:
         if not chosen.without_peers:
             ways["agentlightning"] = stack.enter_context(_agentlightning(folder, upstream))
             ways["litellm"] = stack.enter_context(_litellm(folder, upstream))
+        load = servers.Load(client, folder)
         for way in ways.values():  # the first request of all makes what later ones find
-            client.ask(**_question(way, 1, 1.0, stream=False))
+            _ask(load, way, 1, 1.0, stream=False)
         found = {
-            f"{connections} connections": _case(client, ways, chosen.repeats, connections, seconds)
+            f"{connections} connections": _case(load, ways, chosen.repeats, connections, seconds)
             for connections in concurrency
         }
         streamed = _case(
-            client, {w: ways[w] for w in ("bytes", "spangrad")}, chosen.repeats, concurrency[1], seconds, stream=True
+            load, {w: ways[w] for w in ("bytes", "spangrad")}, chosen.repeats, concurrency[1], seconds, stream=True
         )
         result: dict[str, Any] = {
             "benchmark": "gateway",
@@ -129,7 +130,7 @@ def _post(url: str, body: Any) -> None:
 
 
 def _case(
-    client: peers.Conversation,
+    load: servers.Load,
     ways: Mapping[str, Way],
     repeats: int,
     connections: int,
@@ -142,7 +143,7 @@ def _case(
 
     def measure(name: str, way: Way) -> Callable[[], float]:
         def once() -> float:
-            found = _asked(client, name, way, connections, seconds, stream=stream)
+            found = _asked(load, name, way, connections, seconds, stream=stream)
             measured[name].append(found)
             return found["requests/s"]
 
@@ -163,14 +164,14 @@ def _case(
 
 
 def _asked(
-    client: peers.Conversation, name: str, way: Way, connections: int, seconds: float, *, stream: bool
+    load: servers.Load, name: str, way: Way, connections: int, seconds: float, *, stream: bool
 ) -> dict[str, float]:
     """What the client measures.
 
     Raises:
         SystemExit: something was answered with an error.
     """
-    found = client.ask(**_question(way, connections, seconds, stream=stream))
+    found = _ask(load, way, connections, seconds, stream=stream)
     if found["errors"] or not found["requests"]:
         sys.exit(f"{name} answers with errors: {found['errors']}")
     latencies = found["latencies"]
@@ -178,8 +179,8 @@ def _asked(
     return dict(zip(FIGURES, values, strict=True))
 
 
-def _question(way: Way, connections: int, seconds: float, *, stream: bool) -> dict[str, Any]:
-    """What the client is asked: the load of one measurement."""
+def _ask(load: servers.Load, way: Way, connections: int, seconds: float, *, stream: bool) -> Any:
+    """One measurement."""
     body = {
         "model": "policy",
         "messages": [
@@ -190,14 +191,8 @@ def _question(way: Way, connections: int, seconds: float, *, stream: bool) -> di
         **way.fields,
         **({"stream": True} if stream else {}),
     }
-    return {
-        "port": way.port,
-        "path": way.path + _CHAT,
-        "headers": way.headers,
-        "bodies": [json.dumps(body)],
-        "concurrency": connections,
-        "seconds": seconds,
-    }
+    headers = {"content-type": "application/json", **way.headers}
+    return load.ask([json.dumps(body).encode()], way.port, way.path + _CHAT, headers, connections, seconds)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import peers
 
@@ -23,6 +24,28 @@ _PATIENCE: Final = 120.0
 def ours(script: str, *arguments: str) -> peers.Conversation:
     """A script of `load/`, in this Python."""
     return peers.Conversation(None, script, *arguments, folder=LOAD)
+
+
+class Load:
+    """The client, and a folder for what it sends."""
+
+    def __init__(self, client: peers.Conversation, folder: Path) -> None:
+        self._client, self._file = client, folder / "bodies"
+
+    def ask(  # noqa: PLR0917 - what a load is
+        self,
+        bodies: Sequence[bytes],
+        port: int,
+        path: str,
+        headers: Mapping[str, str],
+        connections: int,
+        seconds: float | None,
+    ) -> Any:
+        """Sends bodies in turn for so many seconds, or each once, and says how it went (see `load/client.py`)."""
+        self._file.write_bytes(b"".join(base64.b64encode(body) + b"\n" for body in bodies))
+        return self._client.ask(
+            port=port, path=path, headers=headers, bodies=str(self._file), concurrency=connections, seconds=seconds
+        )
 
 
 def free_port() -> int:

@@ -1,16 +1,20 @@
 """Sends requests in a closed loop: each connection sends the next when the last is answered.
 
-Questions are lines of JSON: {"port", "path", "headers", "bodies" (texts, taken in turn), "concurrency", "seconds"}; the answer is
-{"requests", "seconds", "latencies": {"p50", "p90", "p99"} in ms, "errors": the first bad answers}.
+Questions are lines of JSON: {"port", "path", "headers", "bodies" (a file with one in base64 on each line), "concurrency", "seconds"}. For
+so many seconds bodies are sent in turn; without "seconds" each is sent once. The answer is {"requests", "seconds", "latencies":
+{"p50", "p90", "p99"} in ms, "errors": the first bad answers}.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import math
 import sys
 import time
 from itertools import cycle
+from pathlib import Path
 from typing import Any, Final
 
 from wire import Messages
@@ -48,12 +52,18 @@ class Connection(Messages):
         if now < self._load.ends:
             self._send()
         else:
-            self.ended.set_result(None)
-            self.transport.close()
+            self._finish()
 
     def _send(self) -> None:
+        if (request := next(self._load.requests, None)) is None:
+            self._finish()
+            return
         self._sent = time.perf_counter()
-        self.transport.write(next(self._load.requests))
+        self.transport.write(request)
+
+    def _finish(self) -> None:
+        self.ended.set_result(None)
+        self.transport.close()
 
 
 class Load:
@@ -63,20 +73,22 @@ class Load:
         lines = [
             f"POST {question['path']} HTTP/1.1",
             f"host: 127.0.0.1:{question['port']}",
-            "content-type: application/json",
             *(f"{name}: {value}" for name, value in question["headers"].items()),
         ]
         head = "\r\n".join(lines).encode()
-        bodies = [text.encode() for text in question["bodies"]]
-        self.requests = cycle([b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body) for body in bodies])
+        bodies = [base64.b64decode(line) for line in Path(question["bodies"]).read_bytes().splitlines()]
+        self.seconds: float | None = question.get("seconds")
+        requests = [b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body) for body in bodies]
+        self.requests = iter(requests) if self.seconds is None else cycle(requests)
         self.latencies: list[float] = []
         self.errors: list[str] = []
-        self.port, self.concurrency, self.seconds = question["port"], question["concurrency"], question["seconds"]
+        self.port, self.concurrency = question["port"], question["concurrency"]
 
     async def run(self) -> dict[str, Any]:
-        """Sends, and says what came of it. The first tenth of the time is not counted: connections are made then."""
-        begun = time.perf_counter()
-        self.begins, self.ends = begun + 0.1 * self.seconds, begun + 1.1 * self.seconds
+        """Sends, and says what came of it. Of a time that is set, a tenth before it is not counted: connections are made then."""
+        self.begins, self.ends = time.perf_counter(), math.inf
+        if self.seconds is not None:
+            self.begins, self.ends = self.begins + 0.1 * self.seconds, self.begins + 1.1 * self.seconds
         loop = asyncio.get_running_loop()
         made = [
             await loop.create_connection(lambda: Connection(self), "127.0.0.1", self.port)

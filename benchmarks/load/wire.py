@@ -28,7 +28,7 @@ class Messages(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Takes bytes in, and hands on the messages that are whole."""
         self._buffer += data
-        while (end := self._end()) is not None:
+        while (end := self._message_end()) is not None:
             head_end = self._buffer.index(_HEAD_END) + len(_HEAD_END)
             head, body = bytes(self._buffer[:head_end]), bytes(self._buffer[head_end:end])
             del self._buffer[:end]
@@ -38,7 +38,7 @@ class Messages(asyncio.Protocol):
         """One whole message."""
         raise NotImplementedError
 
-    def _end(self) -> int | None:
+    def _message_end(self) -> int | None:
         """Where the first message ends; None if it is not all there."""
         found = self._buffer.find(_HEAD_END)
         if found < 0:
