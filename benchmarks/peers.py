@@ -143,10 +143,18 @@ def _needed(peer: Peer) -> list[str]:
 
 
 class Conversation:
-    """A script of `peer_side/` in its peer's environment: one line of JSON asks, one answers. A context manager."""
+    """A script of `peer_side/` in its peer's environment: one line of JSON asks, one answers. A context manager.
 
-    def __init__(self, peer: Peer, script: str, *arguments: str) -> None:
-        self._command = [str(peer.python), str(SCRIPTS / script), *arguments]
+    Args:
+        peer: whose environment; this Python's when None.
+        script: its name.
+        arguments: of the script.
+        folder: where the script is.
+    """
+
+    def __init__(self, peer: Peer | None, script: str, *arguments: str, folder: Path = SCRIPTS) -> None:
+        python = sys.executable if peer is None else str(peer.python)
+        self._command = [python, str(folder / script), *arguments]
         self._script = script
 
     def __enter__(self) -> Self:
@@ -162,13 +170,21 @@ class Conversation:
             RuntimeError: it ended instead; its own words are on standard error.
         """
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        assert self._process.stdout is not None  # noqa: S101
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
+        return self.hear()
+
+    def hear(self) -> Any:
+        """What the script says next, unasked.
+
+        Raises:
+            RuntimeError: it ended instead; its own words are on standard error.
+        """
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         for line in self._process.stdout:
             if line.startswith("{"):  # some peers print greetings
                 return json.loads(line)["answer"]
-        raise RuntimeError(f"{self._script} ended without an answer to {json.dumps(question)[:200]}")
+        raise RuntimeError(f"{self._script} ended without an answer")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

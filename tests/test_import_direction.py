@@ -34,6 +34,7 @@ SHARED_INTEGRATION = "spangrad_openai"
 ROOMS = (
     "errors",
     "semconv",
+    "_latest",
     "spans",
     "transitions",
     "backend",

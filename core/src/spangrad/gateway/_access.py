@@ -7,14 +7,18 @@ import secrets
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import quote
 
+from spangrad._latest import Latest
 from spangrad.errors import GatewayError
 from spangrad.gateway._branches import Branches
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._response_memory import ResponseMemory
 
-KEY_PREFIX = "sk-spangrad-"
+KEY_PREFIX: Final = "sk-spangrad-"
+MOST_CLOSED: Final = 1024
+"""How many closed attempts are known by their keys, those closed last; long runs have many more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,13 @@ class Entry:
 
 
 class AccessBook:
-    """All attempts by key and by (rollout, attempt). Lookups are safe from any thread."""
+    """The attempts by key and by (rollout, attempt): all open ones, and those closed last. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_key: dict[str, Entry] = {}
         self._by_rollout: dict[tuple[str, int], Entry] = {}
+        self._closed: Latest[Entry] = Latest(MOST_CLOSED)
 
     def add(self, root: str, rollout_id: str, attempt: int, sampling: SamplingOverride | None) -> Entry:
         """Opens an attempt under a fresh key.
@@ -127,11 +132,19 @@ class AccessBook:
         """The attempt this key belongs to."""
         return self._by_key.get(key)
 
+    def retire(self, entry: Entry) -> None:
+        """Says that an attempt is closed: it is forgotten once enough others have been closed after it."""
+        with self._lock:
+            if (forgotten := self._closed.add(entry)) is not None:
+                access = forgotten.access
+                del self._by_key[access.api_key]
+                del self._by_rollout[access.rollout_id, access.attempt]
+
     def entries(self) -> list[Entry]:
-        """All attempts."""
+        """All attempts that are known."""
         with self._lock:
             return list(self._by_rollout.values())
 
     def find(self, rollout_id: str, attempt: int) -> Entry | None:
-        """That attempt, open or closed."""
+        """That attempt, open or closed lately."""
         return self._by_rollout.get((rollout_id, attempt))

@@ -87,14 +87,7 @@ class Exchange:
 
     async def run(self, data: bytes) -> None:
         """Answers the request and records it, whatever happens."""
-        work = asyncio.create_task(self._work(data))
-        either: set[asyncio.Future[Any]] = {work, self._interrupt}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            work.cancel()
-        await asyncio.wait({work})
-        failure = self._failure(work)
+        failure = await self._failure(data)
         try:
             await self._state.record(self._call(failure), self._entry)
         except EngineError as error:
@@ -176,7 +169,7 @@ class Exchange:
         """
         if self._entry is not None and self._entry.closed:
             self._state.late.add("calls")
-            raise closed_error(self._entry)
+            raise closed_error(self._entry.access.rollout_id, self._entry.access.attempt)
 
     def _claim_call_id(self) -> None:
         """Takes the call id the client stamped, if it did."""
@@ -203,18 +196,27 @@ class Exchange:
         if body:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def _failure(self, work: asyncio.Task[None]) -> EngineError | None:
-        """Why there is no whole answer; None if there is one and somebody to take it."""
-        if self._interrupt.done() and (work.cancelled() or work.exception() is None):
-            return self._interrupt.result()
-        if work.cancelled():
-            return EngineError("The engine cancelled the call", status=500)
-        error = work.exception()
-        if error is None or isinstance(error, EngineError):
+    async def _failure(self, data: bytes) -> EngineError | None:
+        """Works until the answer is whole or the call is stopped: why there is no whole answer, None if there is one."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - this is a coroutine
+        stopping = _Stopping(task)
+        self._interrupt.add_done_callback(stopping)
+        try:
+            await self._work(data)
+        except EngineError as error:
             return error
-        # Engines are other people's code: whatever escapes one fails this call only.
-        _log.error("The engine failed", exc_info=error)
-        return EngineError(f"The engine failed: {type(error).__name__}: {error}", status=500)
+        except asyncio.CancelledError:
+            if stopping.at_work:
+                if task.cancelling():  # by the server, which gives up on the request
+                    raise
+                return EngineError("The engine cancelled the call", status=500)
+        except Exception as error:  # noqa: BLE001 - engines are other people's code: what escapes one fails this call only
+            _log.error("The engine failed", exc_info=error)
+            return EngineError(f"The engine failed: {type(error).__name__}: {error}", status=500)
+        finally:
+            stopping.end()
+        return self._interruption()
 
     def _call(self, failure: EngineError | None) -> Call:
         """The record."""
@@ -273,3 +275,24 @@ class Exchange:
             return b""
         wire = self._opened.wire
         return wire.ending(self._answer) if failure is None else wire.failure(failure)
+
+
+class _Stopping:
+    """Cancels a task that is at work; once, and only then. Called when the call is to stop."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self.at_work = True
+        """Nothing has stopped the work, and it has not ended."""
+        self._cancelled = False
+
+    def __call__(self, _: object) -> None:
+        if self.at_work:
+            self.at_work = False
+            self._cancelled = self._task.cancel()
+
+    def end(self) -> None:
+        """The work has ended, and with it the cancelling."""
+        self.at_work = False
+        if self._cancelled:
+            self._task.uncancel()

@@ -15,6 +15,7 @@ from spangrad.gateway._access import AccessBook, RolloutAccess, RolloutTally, Sa
 from spangrad.gateway._address import Address
 from spangrad.gateway._app import make_app
 from spangrad.gateway._identity import Doorkeeper
+from spangrad.gateway._landing import Landing
 from spangrad.gateway._routes import Route, RouteTable
 from spangrad.gateway._server import ServerThread
 from spangrad.gateway._state import GatewayState, IdCount
@@ -61,10 +62,8 @@ class Gateway:
             GatewayError: the port is in use or the address is not ours.
         """
         paused = not self._state.gate.is_set()
-        self._state.gate, self._state.idle = (
-            asyncio.Event(),
-            None,
-        )  # events belong to one loop, and this start makes a new one
+        # These belong to one loop, and this start makes a new one.
+        self._state.gate, self._state.landing, self._state.idle = asyncio.Event(), Landing(), None
         if not paused:
             self._state.gate.set()
         self._server.start()
@@ -104,7 +103,7 @@ class Gateway:
         """Lets an attempt of a rollout call. Safe from any thread. Writes nothing to the store: the runner records rollouts.
 
         Raises:
-            GatewayError: this attempt was opened before, or the gateway is not running.
+            GatewayError: this attempt was opened before, as far as that is known, or the gateway is not running.
         """
         if self._server.loop is None:
             raise GatewayError("The gateway is not running", cure="Call its start() first")
@@ -112,7 +111,8 @@ class Gateway:
 
     def close_rollout(self, rollout_id: str, attempt: int, *, final: bool = False) -> Future[RolloutTally]:
         """Ends an attempt: requests in flight are stopped and recorded as undelivered, later ones are answered 409 and recorded
-        as late. Safe from any thread; closing twice is harmless.
+        as late. Safe from any thread; closing twice is harmless. When a thousand others have been closed after it, the attempt
+        is forgotten, and its key is as good as any unknown one.
 
         Args:
             rollout_id: which rollout.
@@ -125,15 +125,19 @@ class Gateway:
             (`await asyncio.wrap_future(...)` or `.result()`).
 
         Raises:
-            GatewayError: it was never opened.
+            GatewayError: it was never opened, or is forgotten.
         """
         entry = self._state.book.find(rollout_id, attempt)
         if entry is None:
-            raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened")
+            raise GatewayError(f"Attempt {attempt} of rollout {rollout_id!r} was never opened, or closed long ago")
         drained: Future[RolloutTally] = Future()
         entry.waiting.append(drained)
         self._on_loop(lambda: self._state.close(entry, final=final))
         return drained
+
+    def remembers(self, rollout_id: str, attempt: int) -> bool:
+        """Whether an attempt is open, or was closed lately. Safe from any thread."""
+        return self._state.book.find(rollout_id, attempt) is not None
 
     def pause(self) -> None:
         """Holds requests that have not begun sampling, until `resume`; agents only see a slow answer."""

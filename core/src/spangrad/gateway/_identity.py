@@ -109,7 +109,11 @@ class Doorkeeper:
 
     def _admit_anonymous(self, scope: Mapping[str, Any], key: str) -> None:
         if key.startswith(KEY_PREFIX):
-            raise EngineError("This spangrad key is not known here", status=401, code="invalid_api_key")
+            raise EngineError(
+                "This spangrad key is not known here; or its attempt was closed long ago",
+                status=401,
+                code="invalid_api_key",
+            )
         client = scope.get("client")
         if not self._allow_anonymous or client is None or not is_loopback(client[0]):
             raise EngineError(

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from spangrad.capture import reward_value
 from spangrad.errors import RewardError
-from spangrad.gateway._access import Entry, RolloutTally
+from spangrad.gateway._access import RolloutTally
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._errors import json_response
 from spangrad.gateway._identity import read_headers
@@ -79,16 +79,18 @@ class RolloutApi:
 
     async def finish(self, request: Request) -> Response:
         """Closes an attempt and records how it ended; finishing again changes nothing."""
-        entry = self._named(request)
+        name = self._named(request)
         body = FinishBody.read(await request.body())
-        access = entry.access
-        drained: Future[RolloutTally] = Future()
-        entry.waiting.append(drained)
-        self._state.close(entry, final=not entry.closed and RolloutStatus(body.status) is not RolloutStatus.SUCCEEDED)
-        await asyncio.wrap_future(drained)
-        record = await self._record(access.rollout_id, access.attempt)
+        if (entry := self._state.book.find(*name)) is not None:
+            drained: Future[RolloutTally] = Future()
+            entry.waiting.append(drained)
+            failed = RolloutStatus(body.status) is not RolloutStatus.SUCCEEDED
+            self._state.close(entry, final=not entry.closed and failed)
+            await asyncio.wrap_future(drained)
+        record = await self._record(*name)
         if record.status is RolloutStatus.RUNNING:
-            rewarded = await asyncio.to_thread(self._state.store.rewards, access.rollout_id, access.attempt)
+            entry = self._state.door.find(*name)
+            rewarded = await asyncio.to_thread(self._state.store.rewards, *name)
             record = replace(
                 record,
                 status=_ending(body, sampled=entry.sampled > 0, rewarded=bool(rewarded)),
@@ -101,32 +103,43 @@ class RolloutApi:
 
     async def reward(self, request: Request) -> Response:
         """Rewards a rollout or one of its calls, also after it came to its end by itself."""
-        entry = self._named(request)
+        name = self._named(request)
         body = RewardBody.read(await request.body())
         try:
             value = reward_value(body.value)
         except RewardError as error:
             raise EngineError(error.what, cure=error.cure, status=400, code="bad_reward", param="value") from error
-        if entry.closed:
+        entry = self._state.book.find(*name)
+        if entry is None or entry.closed:
             self._state.late.add("rewards")
-        if entry.final:
-            raise closed_error(entry)
-        # Whoever closes the attempt now waits until the reward is on the disk: it came before the end.
-        recorded: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
-        entry.running.add(recorded)
-        try:
-            await self._give(entry, body, value)
-        finally:
-            entry.running.discard(recorded)
-            settle(entry)
-        access = entry.access
-        return json_response({"rollout_id": access.rollout_id, "attempt": access.attempt, "value": value}, status=201)
+        if entry is None:
+            await self._give_forgotten(name, body, value)
+        elif entry.final:
+            raise closed_error(*name)
+        else:
+            # Whoever closes the attempt now waits until the reward is on the disk: it came before the end.
+            recorded: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
+            entry.running.add(recorded)
+            try:
+                await self._give(await self._record(*name), body, value)
+            finally:
+                entry.running.discard(recorded)
+                settle(entry)
+        return json_response({"rollout_id": name[0], "attempt": name[1], "value": value}, status=201)
 
-    async def _give(self, entry: Entry, body: RewardBody, value: float) -> None:
+    async def _give_forgotten(self, name: tuple[str, int], body: RewardBody, value: float) -> None:
+        """Records a reward of an attempt that the store alone knows of, if that came to its end by itself in a program of its own."""
+        record = await self._record(*name)
+        if record.step is not None or record.status not in {RolloutStatus.SUCCEEDED, RolloutStatus.NO_REWARD}:
+            raise closed_error(*name)
+        await self._give(record, body, value)
+
+    async def _give(self, record: RolloutRecord, body: RewardBody, value: float) -> None:
         """Records a reward, with which an attempt that lacked one has succeeded."""
-        owner, store = (entry.access.rollout_id, entry.access.attempt), self._state.store
-        record = await self._record(*owner)
-        reward = RewardRecord(*owner, body.call_id, body.name, value, body.source, time.time())
+        store = self._state.store
+        reward = RewardRecord(
+            record.rollout_id, record.attempt, body.call_id, body.name, value, body.source, time.time()
+        )
         await asyncio.to_thread(store.add_reward, reward)
         if record.status is RolloutStatus.NO_REWARD:
             await asyncio.to_thread(store.save_rollout, replace(record, status=RolloutStatus.SUCCEEDED, error=""))
@@ -145,10 +158,10 @@ class RolloutApi:
         state = self._state
         return json_response({"status": "ok", "paused": not state.gate.is_set(), "in_flight": len(state.running)})
 
-    def _named(self, request: Request) -> Entry:
-        """The attempt the evaluator names in the URL."""
+    def _named(self, request: Request) -> tuple[str, int]:
+        """The attempt the evaluator names in the URL; one that was closed long ago is in the store alone."""
         self._state.door.require_evaluator(read_headers(request.scope))
-        return self._state.door.find(request.path_params["rollout_id"], request.path_params["attempt"])
+        return request.path_params["rollout_id"], request.path_params["attempt"]
 
     async def _record(self, rollout_id: str, attempt: int | None) -> RolloutRecord:
         record = await asyncio.to_thread(self._state.store.rollout, rollout_id, attempt)

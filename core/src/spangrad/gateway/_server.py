@@ -50,6 +50,7 @@ class ServerThread:
         # ws="none", lifespan="off": neither is used. Logging stays with the program that embeds the server.
         config = uvicorn.Config(
             self._app,
+            http="httptools",
             lifespan="off",
             ws="none",
             log_config=None,

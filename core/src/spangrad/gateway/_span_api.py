@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -45,7 +44,7 @@ class SpanApi:
         if caller.entry is not None and caller.entry.closed:
             self._state.late.add("spans", len(spans))
         owned = [_owned(span, caller) for span in spans]
-        await asyncio.to_thread(self._state.store.add_spans, owned)
+        await self._state.landing.of(self._state.store.submit_spans(owned))
         return json_response({"partialSuccess": {}})
 
 

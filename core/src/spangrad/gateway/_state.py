@@ -6,11 +6,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from spangrad._latest import Latest
 from spangrad.capture import LateResults
 from spangrad.errors import StoreError
 from spangrad.gateway._access import AccessBook, Entry
 from spangrad.gateway._engine import EngineError
 from spangrad.gateway._identity import Caller, Doorkeeper
+from spangrad.gateway._landing import Landing
 from spangrad.gateway._response_memory import ResponseMemory
 from spangrad.gateway._routes import RouteTable
 from spangrad.store import Store
@@ -20,6 +22,7 @@ CLIENT_GONE: Final = 499
 """Status that says there is nobody left to answer (as nginx logs it)."""
 
 
+MOST_ORPHAN_IDS: Final = 4096
 ROLLOUT_CLOSED: Final = "rollout_closed"
 """Code of the error that calls of a closed attempt are answered with."""
 SERVER_ERROR: Final = 500
@@ -53,12 +56,14 @@ class GatewayState:
     """What came for attempts that were closed."""
     orphan_calls: int = 0
     """Requests without a rollout so far, the evaluator's own aside."""
-    orphan_ids: set[str] = field(default_factory=set)
-    """Call ids that clients gave to calls without a rollout."""
+    orphan_ids: Latest[str] = field(default_factory=lambda: Latest(MOST_ORPHAN_IDS))
+    """The latest call ids that clients gave to calls without a rollout. Of earlier ones the store knows."""
     orphan_responses: ResponseMemory = field(default_factory=ResponseMemory)
     """What responses without a rollout may go on from."""
     running: set[asyncio.Future[EngineError]] = field(default_factory=set)
     """One future per request in flight; a result stops the request and says why."""
+    landing: Landing = field(default_factory=Landing)
+    """Tells of calls that are on the disk."""
     idle: asyncio.Event | None = None
     """While the gateway stops: set when nothing is in flight any more."""
 
@@ -100,8 +105,8 @@ class GatewayState:
             EngineError: 500, the store cannot be written.
         """
         try:
-            # Shielded: a server that gives up on a request must not cancel a write that is under way.
-            await asyncio.shield(asyncio.wrap_future(self.store.submit_call(call)))
+            # A server that gives up on a request cancels the waiting, not the write.
+            await self.landing.of(self.store.submit_call(call))
         except StoreError as error:
             raise EngineError(
                 f"The call could not be recorded: {error.what}", cure=error.cure, status=500, headers=NO_RETRY
@@ -115,13 +120,15 @@ class GatewayState:
 
     def close(self, entry: Entry, *, final: bool = False) -> None:
         """Closes an attempt: stops calls in flight. With `final` it takes no reward any more either."""
-        entry.closed = True
+        if not entry.closed:
+            entry.closed = True
+            self.book.retire(entry)
         entry.final = entry.final or final
         entry.call_ids.clear()
         entry.responses.clear()
         entry.branches.close()
         for interrupt in list(entry.running):
-            stop(interrupt, closed_error(entry))
+            stop(interrupt, closed_error(entry.access.rollout_id, entry.access.attempt))
         settle(entry)
 
 
@@ -130,11 +137,10 @@ def stopping_error() -> EngineError:
     return EngineError("The gateway is stopping", status=503, headers=NO_RETRY)
 
 
-def closed_error(entry: Entry) -> EngineError:
+def closed_error(rollout_id: str, attempt: int) -> EngineError:
     """What calls of a closed attempt are answered."""
-    access = entry.access
     return EngineError(
-        f"Attempt {access.attempt} of rollout {access.rollout_id!r} is closed",
+        f"Attempt {attempt} of rollout {rollout_id!r} is closed",
         status=409,
         code=ROLLOUT_CLOSED,
         headers=NO_RETRY,

@@ -102,7 +102,8 @@ class AttemptRunner:
             self._record(job, record, lost, given.close())
             raise
         finally:
-            self.gateway.close_rollout(job.rollout_id, attempt, final=True)
+            if self.gateway.remembers(job.rollout_id, attempt):  # judging may outlast a thousand other attempts
+                self.gateway.close_rollout(job.rollout_id, attempt, final=True)
 
     async def _play(
         self, job: RolloutJob, scope: RolloutScope, given: RewardList, door: RewardDoor, orphans: int

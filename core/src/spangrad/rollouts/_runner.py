@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from spangrad import semconv
+from spangrad._latest import Latest
 from spangrad.capture import deliver_spans
 from spangrad.errors import ConfigError
 from spangrad.gateway import Gateway
@@ -25,6 +26,9 @@ from spangrad.rollouts._scoring import RewardFunction
 from spangrad.spans import from_readable
 from spangrad.store import Store
 from spangrad.transitions import FailurePolicies
+
+_MOST_PAST: Final = 4096
+"""Of how many ended rollouts spans are still taken: those that ended last."""
 
 
 class Runner:
@@ -72,8 +76,10 @@ class Runner:
         self._attempts = AttemptRunner(agent, judges, gateway, store, self._lanes, timeout, self._failures)
         self._compare = GroupJudging(judges.group, judges, store, timeout, self._failures) if judges.group else None
         self._concurrency = concurrency
-        self._rollout_ids: set[str] = set()
-        self._ended: set[tuple[str, int]] = set()
+        self._running: set[str] = set()
+        """Ids of rollouts under way."""
+        self._past: Latest[str] = Latest(_MOST_PAST)
+        self._ended: Latest[tuple[str, int]] = Latest(_MOST_PAST)
         self._users = 0
         self._open = ExitStack()
 
@@ -144,11 +150,15 @@ class Runner:
 
     async def _rollout(self, job: RolloutJob, limit: asyncio.Semaphore) -> RolloutResult:
         async with limit:
-            self._rollout_ids.add(job.rollout_id)
-            result = await self._attempt(job, job.attempt)
-            while self._failures.retries(result.record, lost=job.lost):
-                result = await self._attempt(job, result.record.attempt + 1)
-            return result
+            self._running.add(job.rollout_id)
+            try:
+                result = await self._attempt(job, job.attempt)
+                while self._failures.retries(result.record, lost=job.lost):
+                    result = await self._attempt(job, result.record.attempt + 1)
+                return result
+            finally:
+                self._past.add(job.rollout_id)
+                self._running.discard(job.rollout_id)
 
     async def _attempt(self, job: RolloutJob, attempt: int) -> RolloutResult:
         try:
@@ -176,13 +186,14 @@ class Runner:
 
     def _keep_spans(self, spans: Sequence[ReadableSpan]) -> None:
         """Stores the spans of this runner's rollouts; the process may run others, and code outside of any."""
-        own = [
-            span for span in spans if span.attributes and span.attributes.get(semconv.ROLLOUT_ID) in self._rollout_ids
-        ]
+        own = [span for span in spans if self._is_own((span.attributes or {}).get(semconv.ROLLOUT_ID))]
         if own:
             ended = [_attempt_of(span) in self._ended for span in own]
             self._attempts.late.add("spans", sum(ended))
             self._attempts.store.add_spans([from_readable(span) for span in own])
+
+    def _is_own(self, rollout_id: object) -> bool:
+        return rollout_id in self._running or rollout_id in self._past
 
 
 def _attempt_of(span: ReadableSpan) -> tuple[object, object]:

@@ -63,6 +63,10 @@ class Store(Protocol):
         """Adds spans; one that the same rollout has already, by trace id and span id, is replaced."""
         ...
 
+    def submit_spans(self, spans: Iterable[Span]) -> Future[None]:
+        """The same without waiting, as `submit_call` does it."""
+        ...
+
     def spans(self, rollout_id: str) -> list[Span]:
         """Spans of all attempts of a rollout, by start, then by span id."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, cast
 
-from sqlalchemy import Engine, Select, Table, bindparam, delete, func, insert, select
+from sqlalchemy import Engine, Select, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from spangrad.errors import StoreError
@@ -20,33 +20,16 @@ from spangrad.store import _tables as tables
 from spangrad.store._writer import Write, Writer
 from spangrad.transitions import Call, LedgerEntry, RewardRecord, RolloutRecord, RolloutStatus
 
-
-def _removal(table: Table, *key: str) -> Any:
-    """Deletes the rows whose key columns equal the parameters `old_<column>`."""
-    statement = delete(table)
-    for name in key:
-        statement = statement.where(table.c[name] == bindparam(f"old_{name}"))
-    return statement
-
-
 # Made once: SQLAlchemy caches the compiled form by statement, and the writer merges rows of the same statement.
 _INSERTS: Final = {table.name: insert(table) for table in tables.metadata.sorted_tables}
-_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "rollouts": ("rollout_id", "attempt"),
-    "spans": ("rollout_id", "trace_id", "span_id"),
-    "ledger": ("call_id", "choice"),
-    "notes": ("key",),
-}
-_REMOVALS: Final = {name: _removal(tables.metadata.tables[name], *key) for name, key in _KEYS.items()}
+_REPLACED: Final = ("rollouts", "spans", "ledger", "notes")
+_REPLACEMENTS: Final = {name: _INSERTS[name].prefix_with("OR REPLACE", dialect="sqlite") for name in _REPLACED}
+"""Insert rows, each in place of the one with its key; of rows with one key the last counts."""
 _COUNTED: Final = ("rollouts", "calls", "choices", "rewards", "spans", "ledger", "notes")
 
 
 def _replacement(doing: str, table: str, new: Sequence[rows.Row]) -> Write:
-    """Inserts rows, each in place of the one with its key; of rows with one key the last counts."""
-    key = _KEYS[table]
-    last = list({tuple(row[name] for name in key): row for row in new}.values())
-    old = [{f"old_{name}": row[name] for name in key} for row in last]
-    return Write(doing, ((_REMOVALS[table], old), (_INSERTS[table], last)))
+    return Write(doing, ((_REPLACEMENTS[table], new),), joins=True)
 
 
 class SqlStore:
@@ -116,9 +99,7 @@ class SqlStore:
             )
             return self._submit(Write(f"save call {call.call_id}", steps, joins=True))
         except StoreError as exc:
-            failed: Future[None] = Future()
-            failed.set_exception(exc)
-            return failed
+            return _failed(exc)
 
     def calls(self, rollout_id: str | None, attempt: int | None = None) -> list[Call]:
         c = tables.calls.c
@@ -147,6 +128,12 @@ class SqlStore:
 
     def add_spans(self, spans: Iterable[Span]) -> None:
         self._replace("save spans", "spans", [rows.span_row(span) for span in spans])
+
+    def submit_spans(self, spans: Iterable[Span]) -> Future[None]:
+        try:
+            return self._submit(_replacement("save spans", "spans", [rows.span_row(span) for span in spans]))
+        except StoreError as exc:
+            return _failed(exc)
 
     def spans(self, rollout_id: str) -> list[Span]:
         c = tables.spans.c
@@ -230,6 +217,12 @@ class SqlStore:
             )
         if self._closed:
             raise StoreError(f"The store {self._where} is closed", cure="Open it again with `open_store`")
+
+
+def _failed(error: StoreError) -> Future[None]:
+    failed: Future[None] = Future()
+    failed.set_exception(error)
+    return failed
 
 
 def _shut(writer: Writer, reading: Engine, process: int) -> None:

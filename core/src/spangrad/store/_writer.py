@@ -72,14 +72,17 @@ class Writer:
             self._thread.join()
 
     def _run(self) -> None:
-        going = True
-        while going:
-            waiting = [self._queue.get()]
-            while not self._queue.empty():  # this thread alone takes from the queue, so `get` does not block
-                waiting.append(self._queue.get())
-            going = None not in waiting
-            self._commit([write for write in waiting if write is not None])
+        while self._commit_waiting():
+            pass
         self._engine.dispose()
+
+    def _commit_waiting(self) -> bool:
+        """Waits for writes and commits them; while it waits it holds on to none that were committed. False at the end."""
+        waiting = [self._queue.get()]
+        while not self._queue.empty():  # this thread alone takes from the queue, so `get` does not block
+            waiting.append(self._queue.get())
+        self._commit([write for write in waiting if write is not None])
+        return None not in waiting
 
     def _commit(self, writes: Sequence[Write]) -> None:
         """Commits `writes` in one transaction; when that fails for the sake of one of them, each in its own."""
