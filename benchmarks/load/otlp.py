@@ -17,7 +17,9 @@ def export(turn: int, number: int, spans: int, resource: dict[str, str]) -> dict
         resource: attributes that say whose they are.
     """
     trace = f"{turn + 1:016x}{number + 1:016x}"
-    made = [_span(trace, index, 1_700_000_000_000_000_000 + 1_000_000 * (number * spans + index)) for index in range(spans)]
+    made = [
+        _span(trace, index, 1_700_000_000_000_000_000 + 1_000_000 * (number * spans + index)) for index in range(spans)
+    ]
     scope = {"scope": {"name": "benchmark"}, "spans": made}
     return {"resourceSpans": [{"resource": {"attributes": _pairs(resource)}, "scopeSpans": [scope]}]}
 
