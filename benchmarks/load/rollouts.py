@@ -7,6 +7,7 @@ answer is the seconds that took. Says {"answer": "ready"} first.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sys
 import time
@@ -22,15 +23,15 @@ CONCURRENCY: Final = 50
 """As many as Agent Lightning's local mode runs at once."""
 
 sys.path.insert(0, sys.argv[3])
-from rollout_agent import CALLS, REWARD, work  # noqa: E402 - from the folder that was named
+ours: Any = importlib.import_module("rollout_agent")
 
 
 def agent(_task: Any) -> float:
     """One rollout."""
     scope = current_scope()
     assert scope is not None  # noqa: S101 - the runner set it
-    work(scope.base_url, scope.api_key)
-    return REWARD
+    ours.work(scope.base_url, scope.api_key)
+    return float(ours.REWARD)
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def main() -> None:
             seconds = time.perf_counter() - begun
             if any(result.status is not RolloutStatus.SUCCEEDED for result in results):
                 sys.exit(next(result.error for result in results if result.error))
-            if store.counts()["calls"] % (CALLS * len(jobs)):
+            if store.counts()["calls"] % (ours.CALLS * len(jobs)):
                 sys.exit("Calls are missing")
             print(json.dumps({"answer": seconds}), flush=True)
     store.close()
