@@ -24,7 +24,7 @@ import peers
 import servers
 
 CONCURRENCY: Final = (1, 16, 64)
-FIGURES: Final = ("requests/s", "ms at the median", "ms at the 99th percentile")
+FIGURES: Final = ("requests/s", "ms at the median", "ms at the 99th percentile", "ms of the processor a request")
 _CHAT: Final = "/chat/completions"
 _LITELLM_KEY: Final = "sk-benchmark"
 
@@ -33,6 +33,8 @@ _LITELLM_KEY: Final = "sk-benchmark"
 class Way:
     """A way from the client to the upstream."""
 
+    pid: int
+    """Of the process that is measured: the last before the upstream, or the upstream itself."""
     port: int
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -43,12 +45,13 @@ class Way:
 def main() -> None:
     """The command."""
     chosen = measuring.parser(__doc__).parse_args()
-    seconds, concurrency = (0.2, CONCURRENCY[:2]) if chosen.small else (3.0, CONCURRENCY)
+    seconds, concurrency = (0.2, CONCURRENCY[:2]) if chosen.small else (2.0, CONCURRENCY)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         client = stack.enter_context(servers.ours("client.py"))
-        upstream = stack.enter_context(servers.ours("upstream.py")).hear()
-        ways = _our_ways(stack, folder, upstream)
+        model = stack.enter_context(servers.ours("upstream.py"))
+        upstream = model.hear()
+        ways = {"direct": Way(model.pid, upstream, "/v1"), **_our_ways(stack, folder, upstream)}
         if not chosen.without_peers:
             ways["agentlightning"] = stack.enter_context(_agentlightning(folder, upstream))
             ways["litellm"] = stack.enter_context(_litellm(folder, upstream))
@@ -79,12 +82,13 @@ def main() -> None:
 
 def _our_ways(stack: ExitStack, folder: Path, upstream: int) -> dict[str, Way]:
     """Those that need no peer."""
-    proxy = stack.enter_context(servers.ours("byte_proxy.py", str(upstream))).hear()
-    gateway = stack.enter_context(servers.ours("gateway.py", str(upstream), str(folder))).hear()
+    proxy = stack.enter_context(servers.ours("byte_proxy.py", str(upstream)))
+    gateway = stack.enter_context(servers.ours("gateway.py", str(upstream), str(folder)))
+    where = gateway.hear()
+    headers = {"authorization": f"Bearer {where['key']}"}
     return {
-        "direct": Way(upstream, "/v1"),
-        "bytes": Way(proxy, "/v1"),
-        "spangrad": Way(gateway["port"], gateway["path"], {"authorization": f"Bearer {gateway['key']}"}),
+        "bytes": Way(proxy.pid, proxy.hear(), "/v1"),
+        "spangrad": Way(gateway.pid, where["port"], where["path"], headers),
     }
 
 
@@ -94,10 +98,10 @@ def _agentlightning(folder: Path, upstream: int) -> Iterator[Way]:
     port, peer = servers.free_port(), peers.installed("agentlightning-1.0")
     root, options = f"http://127.0.0.1:{port}", [f"port={port}", "host=127.0.0.1", "default_proxy.model_name=policy"]
     command = [str(peer.folder / "bin" / "agl-server"), *options, "hydra.run.dir=.", "hydra.output_subdir=null"]
-    with servers.Server(command, f"{root}/healthz", folder / "agl.log", folder, {}):
+    with servers.Server(command, f"{root}/healthz", folder / "agl.log", folder, {}) as server:
         _post(f"{root}/api/models", [{"model": "policy", "endpoint": f"http://127.0.0.1:{upstream}/v1"}])
         _post(f"{root}/api/rollouts", [{"input": {}, "rollout_id": "rollout-1"}])
-        yield Way(port, "/proxy/rollout/rollout-1/attempt/0/mode/train/openai/v1")
+        yield Way(server.pid, port, "/proxy/rollout/rollout-1/attempt/0/mode/train/openai/v1")
 
 
 @contextmanager
@@ -116,9 +120,9 @@ def _litellm(folder: Path, upstream: int) -> Iterator[Way]:
     command += ["--port", str(port), "--num_workers", "1"]
     environment = {"CAPTURE_FILE": str(folder / "litellm.jsonl"), "LITELLM_LOG": "ERROR"}
     health = f"http://127.0.0.1:{port}/health/liveliness"
-    with servers.Server(command, health, folder / "litellm.log", folder, environment):
+    with servers.Server(command, health, folder / "litellm.log", folder, environment) as server:
         headers = {"authorization": f"Bearer {_LITELLM_KEY}"}
-        yield Way(port, "/v1", headers, {"logprobs": True, "return_token_ids": True})
+        yield Way(server.pid, port, "/v1", headers, {"logprobs": True, "return_token_ids": True})
 
 
 def _post(url: str, body: Any) -> None:
@@ -155,6 +159,8 @@ def _case(
         result[name] = {figure: measuring.summary([turn[figure] for turn in turns[1:]]) for figure in FIGURES}
     for other in ways.keys() - {"spangrad", "direct"}:
         result[f"times as fast as {other}"] = measuring.ratios(figures["spangrad"], figures[other])
+        spent = [[turn["ms of the processor a request"] for turn in measured[name][1:]] for name in (other, "spangrad")]
+        result[f"times as little of the processor as {other}"] = measuring.ratios(*spent)
     if "direct" in ways:
         for name in ways.keys() - {"direct"}:
             pairs = zip(measured[name][1:], measured["direct"][1:], strict=True)
@@ -171,11 +177,14 @@ def _asked(
     Raises:
         SystemExit: something was answered with an error.
     """
+    before = servers.processor_seconds(way.pid)
     found = _ask(load, way, connections, seconds, stream=stream)
+    spent = servers.processor_seconds(way.pid) - before
     if found["errors"] or not found["requests"]:
         sys.exit(f"{name} answers with errors: {found['errors']}")
     latencies = found["latencies"]
-    values = (found["requests"] / found["seconds"], latencies["p50"], latencies["p99"])
+    rate, processor = found["requests"] / found["seconds"], 1000 * spent / found["sent"]
+    values = (rate, latencies["p50"], latencies["p99"], processor)
     return dict(zip(FIGURES, values, strict=True))
 
 

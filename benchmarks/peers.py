@@ -163,6 +163,11 @@ class Conversation:
         )
         return self
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def ask(self, **question: Any) -> Any:
         """What the script answers.
 

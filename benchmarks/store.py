@@ -15,6 +15,7 @@ import sys
 import tempfile
 import urllib.request
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,13 +42,17 @@ class Ours:
         self._where, self._load = self._gateway.hear(), load
         self.sent = 0
 
-    def spans_per_second(self, turn: int, batch: int, spans: int) -> float:
+    @property
+    def pid(self) -> int:
+        """Of the measured process."""
+        return self._gateway.pid
+
+    def measure(self, turn: int, batch: int, spans: int) -> Any:
         """One measurement."""
         bodies = [json.dumps(export(turn, n, batch, {})).encode() for n in range(spans // batch)]
         headers = {"content-type": "application/json", "authorization": f"Bearer {self._where['key']}"}
-        found = self._load.ask(bodies, self._where["port"], f"{self._where['path']}/traces", headers, SENDERS, None)
         self.sent += spans
-        return _rate("spangrad", found, spans)
+        return self._load.ask(bodies, self._where["port"], f"{self._where['path']}/traces", headers, SENDERS, None)
 
     def kept(self) -> int:
         """Spans in the store."""
@@ -62,7 +67,9 @@ class Theirs:
         self._port, self._load, self._folder = servers.free_port(), load, folder
         self._root = f"http://127.0.0.1:{self._port}/v1/agl"
         command = [str(peer.folder / "bin" / "agl"), "store", "--host", "127.0.0.1", "--port", str(self._port)]
-        stack.enter_context(servers.Server(command, f"{self._root}/health", folder / "agl.log", folder, {}))
+        self._server = stack.enter_context(
+            servers.Server(command, f"{self._root}/health", folder / "agl.log", folder, {})
+        )
         self._translator = stack.enter_context(peers.Conversation(peer, "store_agentlightning.py"))
         rollout = self._call("/rollouts", {"input": {}})
         self._rollout = rollout["rollout_id"]
@@ -72,17 +79,21 @@ class Theirs:
         }
         self.sent = 0
 
-    def spans_per_second(self, turn: int, batch: int, spans: int) -> float:
+    @property
+    def pid(self) -> int:
+        """Of the measured process."""
+        return self._server.pid
+
+    def measure(self, turn: int, batch: int, spans: int) -> Any:
         """One measurement."""
         path = self._folder / "translated"
         made = [json.dumps(export(turn, n, batch, self._resource)).encode() for n in range(spans // batch)]
         path.write_bytes(b"".join(base64.b64encode(body) + b"\n" for body in made))
         self._translator.ask(path=str(path))
         bodies = [base64.b64decode(line) for line in path.read_bytes().splitlines()]
-        headers = {"content-type": "application/x-protobuf"}
-        found = self._load.ask(bodies, self._port, "/v1/traces", headers, SENDERS, None)
         self.sent += spans
-        return _rate("Agent Lightning", found, spans)
+        headers = {"content-type": "application/x-protobuf"}
+        return self._load.ask(bodies, self._port, "/v1/traces", headers, SENDERS, None)
 
     def kept(self) -> int:
         """Spans in the store."""
@@ -119,23 +130,27 @@ def main() -> None:
 def _case(sides: dict[str, Ours | Theirs], batch: int, spans: int, repeats: int) -> dict[str, Any]:
     """All sides with requests of one size; every request of every turn holds spans of its own."""
     turns = {name: iter(range(1000 * batch, 1000 * batch + repeats + 1)) for name in sides}
-    figures = measuring.in_turns(
-        repeats,
-        {
-            name: lambda name=name, side=side: side.spans_per_second(next(turns[name]), batch, spans)  # type: ignore[misc]
-            for name, side in sides.items()
-        },
-    )
-    result: dict[str, Any] = {f"{name}, spans/s": measuring.summary(values) for name, values in figures.items()}
+    spent: dict[str, list[float]] = {name: [] for name in sides}
+
+    def measure(name: str, side: Ours | Theirs) -> float:
+        before = servers.processor_seconds(side.pid)
+        found = side.measure(next(turns[name]), batch, spans)
+        spent[name].append(servers.processor_seconds(side.pid) - before)
+        if found["errors"]:
+            sys.exit(f"{name} answers with errors: {found['errors']}")
+        return float(spans / found["seconds"])
+
+    figures = measuring.in_turns(repeats, {name: partial(measure, name, side) for name, side in sides.items()})
+    result: dict[str, Any] = {}
+    for name, values in figures.items():
+        result[f"{name}, spans/s"] = measuring.summary(values)
+        result[f"{name}, ms of the processor a span"] = measuring.summary([1000 * s / spans for s in spent[name][1:]])
     if "agentlightning" in figures:
-        result["ratio"] = measuring.ratios(figures["spangrad"], figures["agentlightning"])
+        result["times as fast"] = measuring.ratios(figures["spangrad"], figures["agentlightning"])
+        result["times as little of the processor"] = measuring.ratios(
+            spent["agentlightning"][1:], spent["spangrad"][1:]
+        )
     return result
-
-
-def _rate(who: str, found: Any, spans: int) -> float:
-    if found["errors"]:
-        sys.exit(f"{who} answers with errors: {found['errors']}")
-    return float(spans / found["seconds"])
 
 
 if __name__ == "__main__":

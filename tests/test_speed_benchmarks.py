@@ -95,6 +95,35 @@ def test_two_turns_are_sampled_by_ours_and_by_generate(tiny_model: str) -> None:
     assert set(found["seconds"]) == {"ours", "ours, processor", "generate", "generate, processor"}
 
 
+def test_calls_are_measured_directly_through_bytes_and_through_the_gateway() -> None:
+    found = printed("gateway")
+    case = found["whole answers"]["16 connections"]
+    for way in ("direct", "bytes", "spangrad"):
+        assert case[way]["requests/s"]["median"] > 0
+        assert case[way]["ms at the 99th percentile"]["median"] >= case[way]["ms at the median"]["median"] > 0
+    assert case["times as fast as bytes"]["median"] > 0
+    assert set(found["streamed"]["16 connections"]) >= {"bytes", "spangrad"}
+
+
+def test_spans_are_measured_and_all_of_them_are_in_the_store() -> None:
+    found = printed("store")  # it fails if one is missing
+    assert found["spans"] == 256
+    assert all(case["spangrad, spans/s"]["median"] > 0 for case in found["cases"].values())
+
+
+def test_rollouts_are_measured() -> None:
+    found = printed("rollouts")
+    assert found["spangrad, rollouts/s"]["median"] > 0
+    assert found["spangrad, ms of the processor a rollout"]["median"] > 0
+
+
+def test_memory_is_measured_after_every_step() -> None:
+    found = printed("memory")
+    assert (found["rollouts"], found["calls"]) == (20, 160)  # 5 steps of 4 rollouts of 8 calls
+    assert len(found["resident MB by step"]) == 5
+    assert found["resident MB"]["last"] == found["resident MB by step"][-1] > 0
+
+
 def test_measures_are_taken_in_turns_and_the_first_turn_is_thrown_away(measuring: ModuleType) -> None:
     order: list[str] = []
 

@@ -1,7 +1,7 @@
 """Sends requests in a closed loop: each connection sends the next when the last is answered.
 
 Questions are lines of JSON: {"port", "path", "headers", "bodies" (a file with one in base64 on each line), "concurrency", "seconds"}. For
-so many seconds bodies are sent in turn; without "seconds" each is sent once. The answer is {"requests", "seconds", "latencies":
+so many seconds bodies are sent in turn; without "seconds" each is sent once. The answer is {"requests", "sent", "seconds", "latencies":
 {"p50", "p90", "p99"} in ms, "errors": the first bad answers}.
 """
 
@@ -59,6 +59,7 @@ class Connection(Messages):
             self._finish()
             return
         self._sent = time.perf_counter()
+        self._load.sent += 1
         self.transport.write(request)
 
     def _finish(self) -> None:
@@ -80,6 +81,7 @@ class Load:
         self.seconds: float | None = question.get("seconds")
         requests = [b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body) for body in bodies]
         self.requests = iter(requests) if self.seconds is None else cycle(requests)
+        self.sent = 0
         self.latencies: list[float] = []
         self.errors: list[str] = []
         self.port, self.concurrency = question["port"], question["concurrency"]
@@ -98,6 +100,7 @@ class Load:
         ordered = sorted(self.latencies)
         return {
             "requests": len(ordered),
+            "sent": self.sent,
             "seconds": time.perf_counter() - self.begins,
             "latencies": {f"p{p}": 1000 * ordered[len(ordered) * p // 100] for p in (50, 90, 99)} if ordered else {},
             "errors": self.errors[:3],
