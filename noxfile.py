@@ -169,7 +169,9 @@ def types(session: nox.Session) -> None:
         }
         - {ROOT / "benchmarks/peer_side"}  # runs in the peers' environments, whose modules are not here
     ):  # each has modules of its own: agent, tasks
-        session.run("mypy", *map(str, sorted(folder.glob("*.py"))), env={"MYPYPATH": str(folder)})
+        session.run(
+            "mypy", *map(str, sorted(folder.glob("*.py"))), env={"MYPYPATH": f"{folder}{os.pathsep}{folder / 'load'}"}
+        )
 
 
 @nox.session(python=PYTHON)
