@@ -25,6 +25,8 @@ import servers
 
 CONCURRENCY: Final = (1, 16, 64)
 FIGURES: Final = ("requests/s", "ms at the median", "ms at the 99th percentile", "ms of the processor a request")
+FEW: Final = 64
+"""Requests of a measurement that only shows that the benchmark works."""
 _CHAT: Final = "/chat/completions"
 _LITELLM_KEY: Final = "sk-benchmark"
 
@@ -45,7 +47,7 @@ class Way:
 def main() -> None:
     """The command."""
     chosen = measuring.parser(__doc__).parse_args()
-    seconds, concurrency = (0.2, CONCURRENCY[:2]) if chosen.small else (2.0, CONCURRENCY)
+    seconds, concurrency = (None, CONCURRENCY[:2]) if chosen.small else (2.0, CONCURRENCY)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         client = stack.enter_context(servers.ours("client.py"))
@@ -138,7 +140,7 @@ def _case(
     ways: Mapping[str, Way],
     repeats: int,
     connections: int,
-    seconds: float,
+    seconds: float | None,
     *,
     stream: bool = False,
 ) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def _case(
 
 
 def _asked(
-    load: servers.Load, name: str, way: Way, connections: int, seconds: float, *, stream: bool
+    load: servers.Load, name: str, way: Way, connections: int, seconds: float | None, *, stream: bool
 ) -> dict[str, float]:
     """What the client measures.
 
@@ -188,7 +190,7 @@ def _asked(
     return dict(zip(FIGURES, values, strict=True))
 
 
-def _ask(load: servers.Load, way: Way, connections: int, seconds: float, *, stream: bool) -> Any:
+def _ask(load: servers.Load, way: Way, connections: int, seconds: float | None, *, stream: bool) -> Any:
     """One measurement."""
     body = {
         "model": "policy",
@@ -201,7 +203,8 @@ def _ask(load: servers.Load, way: Way, connections: int, seconds: float, *, stre
         **({"stream": True} if stream else {}),
     }
     headers = {"content-type": "application/json", **way.headers}
-    return load.ask([json.dumps(body).encode()], way.port, way.path + _CHAT, headers, connections, seconds)
+    bodies = [json.dumps(body).encode()] * (FEW if seconds is None else 1)
+    return load.ask(bodies, way.port, way.path + _CHAT, headers, connections, seconds)
 
 
 if __name__ == "__main__":

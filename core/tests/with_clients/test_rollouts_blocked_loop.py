@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from spangrad.capture import Rollout
 from spangrad.gateway import Gateway
 from spangrad.rollouts import Judges, RolloutJob, RolloutResult, Runner, Task, load_agent, load_reward
-from spangrad.rollouts._loop_watch import Blocking, LoopCall
+from spangrad.rollouts._loop_watch import Blocking, LoopCall, LoopWatch
 from spangrad.store import RolloutStatus, Store
 from spangrad.transitions import FailureKind, FailurePolicies, FailurePolicy, Treatment
 
@@ -177,3 +178,31 @@ def test_a_call_is_a_victim_when_others_cost_it_a_tenth_of_its_time_and_more_tha
     assert LoopCall("c", lost={one: 2.0}, cost={two: 2.5}).culprit(10.0) == two
     assert LoopCall("c", cost={two: 0.5}).culprit(10.0) is None
     assert [str(one), str(two)] == ["the agent of rollout a (a.py, line 1)", "the agent of rollout b"]
+
+
+def test_many_tasks_that_each_take_a_little_are_nobodys_fault() -> None:
+    """Forty clients made at once keep a loop from taking turns for most of a second, each for a few milliseconds."""
+    loop = asyncio.new_event_loop()
+    watch = LoopWatch(loop)
+
+    async def a_little() -> None:
+        for _ in range(2):
+            time.sleep(0.02)  # noqa: ASYNC251 - what blocks is what this is about
+            await asyncio.sleep(0)
+
+    def calls() -> list[LoopCall]:
+        return [watch.begin_call(f"Agent {n}", lambda: loop.create_task(a_little()))[0] for n in range(40)]
+
+    async def together() -> list[LoopCall]:
+        made = calls()
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        return made
+
+    try:
+        watch.watch(threading.get_ident())
+        made = loop.run_until_complete(together())
+    finally:
+        watch.end()
+        loop.close()
+    assert len(made) == 40
+    assert not [call for call in made if call.cost or call.lost]

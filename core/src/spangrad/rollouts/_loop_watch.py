@@ -1,8 +1,8 @@
 """Finding out which of the calls that share an event loop keeps it from taking turns.
 
 Code that blocks in a coroutine stops every other coroutine of its loop, and their time limits strike though they did nothing
-wrong. So a thread asks the loop for a turn again and again; while it gets none, the time is charged to the call whose task is
-running, and credited to all others.
+wrong. So a thread asks the loop for a turn again and again; while it gets none and one task goes on and on, the time is charged to
+that task's call, and credited to all others. Many tasks that each take a little are a busy loop, and nobody's fault.
 """
 
 from __future__ import annotations
@@ -129,15 +129,17 @@ class LoopWatch:
                 self._loop.call_soon_threadsafe(turn.set)
             except RuntimeError:  # it is closed
                 return
-            since = time.monotonic()
+            since, suspect = time.monotonic(), None
             while not turn.wait(_GLANCE) and not self._ended.is_set():
-                now = time.monotonic()
-                self._charge(thread, now - since)
+                now, running = time.monotonic(), asyncio.current_task(self._loop)
+                if running is None or running is not suspect:
+                    since, suspect = now, running
+                    continue
+                self._charge(self._owners.get(running), thread, now - since)
                 since = now
 
-    def _charge(self, thread: int, seconds: float) -> None:
-        """Charges time without a turn to the call that is running; where that is none's, to nobody."""
-        guilty = self.blocker()
+    def _charge(self, guilty: LoopCall | None, thread: int, seconds: float) -> None:
+        """Charges time in which a task would not end its turn to its call; where that is none's, to nobody."""
         if guilty is None:
             return
         blocking = Blocking(f"{guilty.name[:1].lower()}{guilty.name[1:]}", _place(thread))
