@@ -87,7 +87,8 @@ def test_gae_trains_on_a_single_rollout_of_each_task_goes_on_and_is_explained(pr
     # the scripted value is the mean return of the step before
     value = f"{steps[1]['return_mean']:.4g}"
     assert len(told) == 4
-    assert all(f"trained in step 3 (value before the call {value})" in text for text in told)
+    ending = {"transition": ")", "token": "; the advantage is the mean of its "}[level]
+    assert all(f"trained in step 3 (value before the call {value}{ending}" in text for text in told)
 
 
 def test_rae_trains_on_a_single_rollout_of_each_task(project: Project) -> None:
