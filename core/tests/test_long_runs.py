@@ -151,4 +151,6 @@ def test_a_store_holds_on_to_nothing_it_has_written(tmp_path: Path, make_call: C
 def alive(kind: type) -> int:
     """How many objects of a kind there are, but for what the garbage collector has yet to find."""
     gc.collect()
-    return sum(issubclass(type(found), kind) for found in gc.get_objects())  # isinstance asks some objects for their class
+    return sum(
+        issubclass(type(found), kind) for found in gc.get_objects()
+    )  # isinstance asks some objects for their class

@@ -149,7 +149,9 @@ async def test_when_the_process_is_killed_whoever_waits_hears_of_it_and_so_does_
     apart: TorchBackend,
 ) -> None:
     policy = apart.policies["policy"]
-    answer = policy.sampler.sample(SampleRequest(PROMPT, SamplingParams(temperature=5.0, max_tokens=500, seed=2), choices=64))
+    answer = policy.sampler.sample(
+        SampleRequest(PROMPT, SamplingParams(temperature=5.0, max_tokens=500, seed=2), choices=64)
+    )
     await anext(answer)
     process_of(apart).kill()
     with pytest.raises(BackendError, match=r"The sampler's process ended \(killed by signal 9\)") as caught:
