@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import measuring
 import torch
@@ -12,29 +12,26 @@ import torch
 from spangrad_torch import LoadedModel, TorchBackend, TorchOptions, choose_compute, load_model
 
 MODEL: Final = "smollm2-135m"
-THREADS: Final = 2
-"""Of every side that is measured."""
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """The options of a benchmark with a model."""
     made = measuring.parser(doc)
     made.add_argument("--model", default=MODEL, help="a Hugging Face folder or a name, as in train.toml")
+    made.add_argument("--threads", type=int, default=2, help="for arithmetic, of every side that is measured")
     return made
 
 
 def load_unending(model: str) -> LoadedModel:
     """The model, for which no token ends an answer: each has as many as are asked for, as the peers' have."""
-    torch.set_num_threads(THREADS)
     return replace(load_model(model), end_ids=frozenset())
 
 
-def backend_of(loaded: LoadedModel, **options: Any) -> TorchBackend:
-    """The model's backend; options are those of `TorchOptions`."""
-    compute = choose_compute(loaded, precision="fp32", decode_threads=THREADS, train_threads=THREADS)
-    settings = TorchOptions(
-        model=str(loaded.folder), precision="fp32", decode_threads=THREADS, train_threads=THREADS, **options
-    )
+def backend_of(loaded: LoadedModel, threads: int) -> TorchBackend:
+    """The model's backend, sampling and learning with so many threads."""
+    torch.set_num_threads(threads)
+    compute = choose_compute(loaded, precision="fp32", decode_threads=threads, train_threads=threads)
+    settings = TorchOptions(model=str(loaded.folder), precision="fp32", decode_threads=threads, train_threads=threads)
     return TorchBackend(loaded, compute, settings, seed=1)
 
 

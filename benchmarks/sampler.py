@@ -63,19 +63,23 @@ class Work:
 
 def main() -> None:
     """The command."""
-    chosen = own_model.parser(__doc__).parse_args()
+    parser = own_model.parser(__doc__)
+    parser.add_argument(
+        "--without-generate", action="store_true", help="measure against vLLM only, which is sooner done"
+    )
+    chosen = parser.parse_args()
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
         loaded = own_model.load_unending(chosen.model)
-        backend = own_model.backend_of(loaded)
+        backend = own_model.backend_of(loaded, chosen.threads)
         stack.callback(lambda: runner.run(backend.close()))
         work = _work(backend, small=chosen.small)
         ours, generate = Ours(backend, runner), Generate(loaded.folder)
-        systems: dict[str, Any] = {"ours": ours, "generate": generate}
+        systems: dict[str, Any] = {"ours": ours} if chosen.without_generate else {"ours": ours, "generate": generate}
         peer = None
         if not chosen.without_peers:
             peer = peers.installed(PEER)
-            theirs = stack.enter_context(peers.Conversation(peer, "sampler_vllm.py", str(own_model.THREADS)))
+            theirs = stack.enter_context(peers.Conversation(peer, "sampler_vllm.py", str(chosen.threads)))
             theirs.ask(do="load", model=str(loaded.folder), longest=LONGEST, rows=len(work.prompts))
             systems["vllm"] = Vllm(theirs)
         ties = {name: _compared(generate, ours, system, work) for name, system in systems.items() if name != "ours"}
@@ -83,6 +87,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "benchmark": "sampler",
         "repeats": chosen.repeats,
+        "threads": chosen.threads,
         "rollouts": len(work.prompts),
         "prompt tokens": [len(ids) for ids in work.tasks],
         "answer tokens": work.answer,
@@ -170,7 +175,6 @@ class Generate:
     """transformers' generate: all rollouts of a turn as one batch, padded on the left."""
 
     def __init__(self, folder: Any) -> None:
-        torch.set_num_threads(own_model.THREADS)
         self._model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     def greedy(self, prompts: Sequence[Ids], tokens: int) -> list[Ids]:

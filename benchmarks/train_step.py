@@ -59,12 +59,17 @@ def main() -> None:
     chosen = own_model.parser(__doc__).parse_args()
     size = Size(2, 2, 4, 1) if chosen.small else Size(8, 8, 32, 13)
     with ExitStack() as stack:
-        ours = stack.enter_context(Ours(size, chosen.model))
-        result: dict[str, Any] = {"benchmark": "train_step", "repeats": chosen.repeats, "size": asdict(size)}
+        ours = stack.enter_context(Ours(size, chosen.model, chosen.threads))
+        result: dict[str, Any] = {
+            "benchmark": "train_step",
+            "repeats": chosen.repeats,
+            "threads": chosen.threads,
+            "size": asdict(size),
+        }
         peer = theirs = None
         if not chosen.without_peers:
             peer = peers.installed(PEER)
-            theirs = stack.enter_context(peers.Conversation(peer, "train_step_trl.py", str(own_model.THREADS)))
+            theirs = stack.enter_context(peers.Conversation(peer, "train_step_trl.py", str(chosen.threads)))
             theirs_lengths = theirs.ask(
                 do="load", model=str(ours.folder), texts=ours.texts, learning_rate=LEARNING_RATE, **asdict(size)
             )
@@ -118,8 +123,8 @@ def _compared(ours: Ours, theirs: peers.Conversation, folder: Path) -> float:
 class Ours:
     """A model behind a gateway, and steps of it. A context manager."""
 
-    def __init__(self, size: Size, model: str) -> None:
-        self._size, self._model = size, model
+    def __init__(self, size: Size, model: str, threads: int) -> None:
+        self._size, self._model, self._threads = size, model, threads
         self._stack = ExitStack()
         self._steps = 0
         self.tokens: dict[str, int] = {}
@@ -129,7 +134,7 @@ class Ours:
         self._runner = self._stack.enter_context(asyncio.Runner())
         loaded = own_model.load_unending(self._model)
         self.folder = loaded.folder
-        backend = own_model.backend_of(loaded)
+        backend = own_model.backend_of(loaded, self._threads)
         self._stack.callback(lambda: self._runner.run(backend.close()))
         self._policy = backend.policies["policy"]
         self._questions = [

@@ -29,7 +29,7 @@ def main() -> None:
     parser = own_model.parser(__doc__)
     parser.add_argument("--shape", action="append", choices=tuple(shapes.SHAPES), help="only this one; may be repeated")
     chosen = parser.parse_args()
-    backend = own_model.backend_of(own_model.load_unending(chosen.model))
+    backend = own_model.backend_of(own_model.load_unending(chosen.model), chosen.threads)
     with asyncio.Runner() as runner:
         try:
             found = {
@@ -41,6 +41,7 @@ def main() -> None:
     result = {
         "benchmark": "tree",
         "repeats": chosen.repeats,
+        "threads": chosen.threads,
         "shapes": found,
         "versions": measuring.our_versions("torch", "transformers"),
         "machine": measuring.machine(),
