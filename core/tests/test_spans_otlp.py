@@ -22,7 +22,7 @@ def one(span: dict[str, Any], *, resource: list[dict[str, Any]] | None = None) -
             {
                 "resource": {"attributes": resource or []},
                 "scopeSpans": [
-                    {"scope": {"name": "my.library"}, "spans": [{"traceId": TRACE, "spanId": SPAN, **span}]}
+                    {"scope": {"name": "acme.tracing"}, "spans": [{"traceId": TRACE, "spanId": SPAN, **span}]}
                 ],
             }
         ]
@@ -75,7 +75,7 @@ def test_every_field_of_a_span_is_read() -> None:
         status_message="time-out",
         attributes={"spangrad.rollout.id": "r1", "spangrad.attempt": 2},
         events=(SpanEvent("token", 1544712660500000000, {"n": 1}),),
-        scope="my.library",
+        scope="acme.tracing",
     )
 
 
