@@ -190,19 +190,21 @@ def test_the_process_ends_when_its_parent_is_killed(tiny_model_folder: Path, tmp
         "import sys\nfrom spangrad_torch import TorchBackend, TorchOptions\n"
         f"options = TorchOptions(model={str(tiny_model_folder)!r}, precision='fp32', decode_threads=1, train_threads=1, "
         "sampler='process')\n"
-        "backend = TorchBackend.load(options, seed=0)\nprint(backend._process._process.pid, flush=True)\nsys.stdin.read()\n"
+        "backend = TorchBackend.load(options, seed=0)\nprint(backend._process._process.pid, backend._process._folder, flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        process = os.pidfd_open(int(parent.stdout.readline()))
+        number, folder = parent.stdout.readline().split()
+        process = os.pidfd_open(int(number))
         try:
             parent.kill()
             ended, _, _ = select.select([process], [], [], 60)  # readable once the process has ended
         finally:
             os.close(process)
     assert ended
+    assert not Path(folder).exists()
 
 
 def test_a_model_that_cannot_be_loaded_there_is_said(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from spangrad_torch._precision import Compute, choose_compute
 from spangrad_torch._pretrained import read_pretrained
 from spangrad_torch._sampler_orders import SamplerSetup
 from spangrad_torch._sampler_process import RemoteSampler, SamplerProcess
+from spangrad_torch._weight_file import weight_folder
 
 if TYPE_CHECKING:
     from spangrad.backend import Backend, ChatFormat, Learner, Policy, Sampler
@@ -62,7 +63,8 @@ class TorchBackend:
         self._process: SamplerProcess | None = None
         samplers: Mapping[str | None, ServingSampler]
         if options.sampler == "process":
-            setup = SamplerSetup(options, compute, str(loaded.model.device), seed, tuple(policies), initial)
+            device = str(loaded.model.device)
+            setup = SamplerSetup(options, compute, device, seed, tuple(policies), initial, weight_folder())
             process = self._process = SamplerProcess(setup)
             samplers = {name: RemoteSampler(process, name, context_length=loaded.context_length) for name in names}
         else:

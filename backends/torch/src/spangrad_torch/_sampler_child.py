@@ -6,6 +6,7 @@ It ends when the socket does, so it outlives its parent by no more than the step
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -105,7 +106,7 @@ class _Child:
 
 
 def main() -> None:
-    """Loads the models, then serves."""
+    """Loads the models, then serves; the folder of the weights does not outlive it where the parent was killed."""
     connection = Connection(int(sys.argv[1]))
     setup = connection.recv()
     try:
@@ -113,7 +114,10 @@ def main() -> None:
     except BackendError as error:
         connection.send(Reply(0, error))
         return
-    asyncio.run(child.serve())
+    try:
+        asyncio.run(child.serve())
+    finally:
+        shutil.rmtree(setup.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

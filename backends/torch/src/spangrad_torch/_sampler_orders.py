@@ -29,6 +29,8 @@ class SamplerSetup:
     seed: int
     policies: tuple[str, ...]
     initial: bool
+    folder: Path
+    """Where the weights will be put. Whichever process ends last removes it."""
 
 
 @dataclass(frozen=True, slots=True)

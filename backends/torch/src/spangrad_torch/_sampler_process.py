@@ -24,7 +24,7 @@ from torch import Tensor
 from spangrad.backend import SampleDelta, SampleRequest
 from spangrad.errors import BackendError
 from spangrad_torch._sampler_orders import Cancel, Draw, Order, Ready, Reply, SamplerSetup, Take
-from spangrad_torch._weight_file import weight_folder, write_weights
+from spangrad_torch._weight_file import write_weights
 
 _PATIENCE: Final = 10.0
 """Seconds the process gets to end by itself."""
@@ -56,7 +56,7 @@ class SamplerProcess:
         """Guards the connection's sending side and the two below."""
         self._waiting: dict[int, _Waiting] = {}
         self._ended: BackendError | None = None
-        self._folder = weight_folder()
+        self._folder = setup.folder
         self._reader: threading.Thread | None = None
         self._socket, theirs = socket.socketpair()
         with theirs:

@@ -15,7 +15,7 @@ from spangrad.transitions import (
     Reason,
     TransitionBatch,
     ValueTargets,
-    fate_of,
+    entry_of,
 )
 
 
@@ -80,17 +80,11 @@ class AdvantageReport:
     def ledger(self, step: int | None) -> tuple[LedgerEntry, ...]:
         """One entry per transition, for the training step `step`. Write it once the update has been made."""
         return tuple(
-            LedgerEntry(
-                call_id=transition.call_id,
-                choice=transition.choice,
-                rollout_id=transition.rollout_id,
-                attempt=transition.attempt,
-                step=step,
-                fate=fate_of(reason),
-                reason=reason,
-                detail=self._detail(position),
-                tokens=len(transition.action_ids),
-                reward=transition.reward,
+            entry_of(
+                transition,
+                step,
+                reason,
+                self._detail(position),
                 episode_return=float(episode_return),
                 advantage=float(advantage),
             )

@@ -25,9 +25,9 @@ from spangrad.transitions import (
     RewardWeights,
     RolloutRecord,
     Treatment,
+    entry_of,
     extract,
     fate_of,
-    left_out,
 )
 
 Decode = Callable[[Sequence[int]], str]
@@ -213,7 +213,7 @@ def _untrained(record: RolloutRecord, extraction: Extraction) -> list[LedgerEntr
         if entry.reason is Reason.NO_REWARD
     ]
     return unrewarded + [
-        left_out(transition, record.step, Reason.NOT_IN_TRAINING, "recorded outside a training run")
+        entry_of(transition, record.step, Reason.NOT_IN_TRAINING, "recorded outside a training run")
         for transition in extraction.transitions
     ]
 

@@ -108,8 +108,12 @@ class Collection:
     @property
     def rewards(self) -> list[float]:
         """Rewards of the rollouts that succeeded."""
-        ended = (result for result in self.results if result.status is RolloutStatus.SUCCEEDED)
-        return [result.reward for result in ended if result.reward is not None]
+        return _of_successes(self.results)
+
+
+def _of_successes(results: Iterable[RolloutResult]) -> list[float]:
+    ended = (result for result in results if result.status is RolloutStatus.SUCCEEDED)
+    return [result.reward for result in ended if result.reward is not None]
 
 
 async def collect(
@@ -148,7 +152,7 @@ async def collect(
         results[result.job.rollout_id] = result
         extraction = extractions[result.job.rollout_id] = extraction_of(session, result.record)
         tokens += _sampled_tokens(extraction)
-        rewards = [r.reward for r in (*before.results, *results.values()) if r.reward is not None]
+        rewards = _of_successes((*before.results, *results.values()))
         mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
         phase.advance(1, {"reward": mean, "tok/s": f"{tokens / (time.monotonic() - begun):.0f}"})
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from spangrad.errors import SpangradError
 from spangrad.training._session import Session
 from spangrad.training._step_rollouts import StepRollouts
-from spangrad.transitions import Call, LedgerEntry, Reason, left_out, leftovers
+from spangrad.transitions import Call, LedgerEntry, Reason, entry_of, leftovers
 
 
 def settle(session: Session, entries: Iterable[LedgerEntry], step: int) -> list[LedgerEntry]:
@@ -44,7 +44,7 @@ def settle_given_up(session: Session, rollouts: StepRollouts, step: int, error: 
         StoreError: the ledger cannot be written.
     """
     why = f"the step was given up, and is done again with --resume: {error.what}"
-    rows = [left_out(transition, step, Reason.STEP_GIVEN_UP, why) for transition in rollouts.batch.transitions]
+    rows = [entry_of(transition, step, Reason.STEP_GIVEN_UP, why) for transition in rollouts.batch.transitions]
     collection = rollouts.collection
     settle(session, [*collection.excluded, *rollouts.discarded, *collection.annotated(rows)], step)
 

@@ -15,7 +15,7 @@ from spangrad.transitions._failure import (
     handling,
     kind_of,
 )
-from spangrad.transitions._ledger import Fate, LedgerEntry, Reason, fate_of, left_out
+from spangrad.transitions._ledger import Fate, LedgerEntry, Reason, entry_of, fate_of
 from spangrad.transitions._prefix_tree import PackedSequences, PrefixTreePack, TokenSequence, pack_sequences
 from spangrad.transitions._retries import superseded_by
 from spangrad.transitions._reward_weights import RewardWeights, components_of
@@ -67,11 +67,11 @@ __all__ = [
     "ValueTargets",
     "components_of",
     "continuation_figures",
+    "entry_of",
     "extract",
     "fate_of",
     "handling",
     "kind_of",
-    "left_out",
     "leftovers",
     "pack_sequences",
     "superseded_by",

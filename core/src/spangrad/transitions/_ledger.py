@@ -104,8 +104,16 @@ class LedgerEntry:
     advantage: float | None = None
 
 
-def left_out(transition: Transition, step: int | None, reason: Reason, detail: str) -> LedgerEntry:
-    """The ledger's row of a transition of which no advantage is known. Pure."""
+def entry_of(
+    transition: Transition,
+    step: int | None,
+    reason: Reason,
+    detail: str,
+    *,
+    episode_return: float | None = None,
+    advantage: float | None = None,
+) -> LedgerEntry:
+    """The ledger's row of a transition; without numbers where none are known. Pure."""
     return LedgerEntry(
         call_id=transition.call_id,
         choice=transition.choice,
@@ -117,6 +125,8 @@ def left_out(transition: Transition, step: int | None, reason: Reason, detail: s
         detail=detail,
         tokens=len(transition.action_ids),
         reward=transition.reward,
+        episode_return=episode_return,
+        advantage=advantage,
     )
 
 
