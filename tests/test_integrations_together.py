@@ -18,7 +18,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from spangrad.plugins import load_plugins
 from spangrad.testing import ContractEndpoint, ScriptedPrompt, tool_call_text
@@ -55,7 +55,10 @@ class Frameworks:
         )
         self.autogen = OpenAIChatCompletionClient(model=endpoint.model, model_info=information, **settings)
         endpoint.on_close(self.autogen.close)
-        self.langchain = ChatOpenAI(model=endpoint.model, **settings)
+        # LangChain would keep one HTTP client for each address; a later test may get the same port, on another event loop.
+        connections = DefaultAsyncHttpxClient()
+        endpoint.on_close(connections.aclose)
+        self.langchain = ChatOpenAI(model=endpoint.model, http_async_client=connections, **settings)
         provider = OpenAIProvider(use_responses=False, **settings)
         self.agents = RunConfig(model_provider=provider, model=endpoint.model)
 
