@@ -58,7 +58,7 @@ def plan_prefill(sequences: Sequence[IntArray], cached: Sequence[IntArray]) -> P
     walk, previous, count = np.empty(0, np.int64), np.empty(0, np.int64), 0
     for i in order:
         sequence = sequences[i]
-        shared = _common_prefix(previous, sequence)
+        shared = common_prefix(previous, sequence)
         leave[walk[shared:]] = count
         fresh = np.arange(count, count + len(sequence) - shared)
         tokens[fresh], depths[fresh] = sequence[shared:], np.arange(shared, len(sequence))
@@ -83,7 +83,7 @@ def plan_prefill(sequences: Sequence[IntArray], cached: Sequence[IntArray]) -> P
     )
 
 
-def _common_prefix(a: IntArray, b: IntArray) -> int:
+def common_prefix(a: IntArray, b: IntArray) -> int:
     """How many tokens two sequences have in common at their beginnings."""
     length = min(len(a), len(b))
     differs = np.flatnonzero(a[:length] != b[:length])

@@ -11,25 +11,21 @@ Letters: N nodes, S runs, Q places of a run, L places of the longest path, H hea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
 
 from spangrad.transitions import PrefixTreePack
+from spangrad_torch._attention import takes_attending
 
-_NAME: Final = "spangrad_tree"
 _RUN: Final = 32
 """Longer runs make larger, faster products; shorter ones waste fewer places."""
 _MUST_GAIN: Final = 2
 """How many times fewer scores than N x N there must be to pay for the copying."""
-_UNKNOWN_HERE: Final = ("s_aux", "softcap", "position_bias")
-"""Arguments that change what attention computes; given any of them, the model's usual function is used."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,13 @@ class TreeRuns:
     """(S, 1, G Q, L) true where attention is allowed."""
     places: Tensor
     """(N,) the place, among S Q, of each node."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Of one pack: (1, H, N, D) queries and (1, K, N, D) keys and values to (1, N, H, D)."""
+        # In bf16 the small products of the runs are slower than in fp32, and less exact.
+        with torch.autocast(query.device.type, enabled=False):
+            attended = run_attention(query[0].float(), key[0].float(), value[0].float(), self, scaling)
+        return attended[None].to(query.dtype)
 
 
 def cut_into_runs(pack: PrefixTreePack, *, groups: int, run: int = _RUN) -> TreeRuns:
@@ -79,23 +82,14 @@ def cut_into_runs(pack: PrefixTreePack, *, groups: int, run: int = _RUN) -> Tree
 
 
 def worthwhile_runs(model: PreTrainedModel, pack: PrefixTreePack) -> TreeRuns | None:
-    """The pack's runs if attending by runs is faster than by the dense mask, for a model prepared by `attend_by_runs`."""
-    config = model.config.get_text_config()
-    if model.device.type != "cpu" or config._attn_implementation != _NAME:  # noqa: SLF001 - transformers' only name for it
+    """The pack's runs if attending by runs is faster than by the dense mask, for a model prepared by `let_attend`."""
+    if not takes_attending(model):
         return None
+    config = model.config.get_text_config()
     heads = config.num_attention_heads
     runs = cut_into_runs(pack, groups=heads // (getattr(config, "num_key_value_heads", None) or heads))
     scores = len(runs.queries) * (len(runs.keys) // runs.mask.shape[0])
     return runs if scores * _MUST_GAIN <= len(pack) ** 2 else None
-
-
-def attend_by_runs(model: PreTrainedModel) -> None:
-    """Lets a model that attends with torch's scaled dot product take runs; without them it computes what it always did."""
-    if model.config.get_text_config()._attn_implementation != "sdpa":  # noqa: SLF001 - transformers' only name for it
-        return
-    AttentionInterface.register(_NAME, _attention)
-    AttentionMaskInterface.register(_NAME, sdpa_mask)
-    model.set_attn_implementation(_NAME)
 
 
 def run_attention(query: Tensor, key: Tensor, value: Tensor, runs: TreeRuns, scaling: float | None) -> Tensor:
@@ -126,27 +120,3 @@ def run_attention(query: Tensor, key: Tensor, value: Tensor, runs: TreeRuns, sca
     )
     places = attended.view(rows, kv_heads, groups, -1, size).permute(0, 3, 1, 2, 4).reshape(-1, heads * size)
     return places.index_select(0, runs.places).view(nodes, heads, size)
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    tree_runs: TreeRuns | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """What transformers' attention layers call: (1, H, N, D) queries to (1, N, H, D)."""
-    if tree_runs is None or dropout or any(options.get(name) is not None for name in _UNKNOWN_HERE):
-        result: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
-        )
-        return result
-    # In bf16 the small products of the runs are slower than in fp32, and less exact.
-    with torch.autocast(query.device.type, enabled=False):
-        attended = run_attention(query[0].float(), key[0].float(), value[0].float(), tree_runs, scaling)
-    return attended[None].to(query.dtype), None
