@@ -18,13 +18,14 @@ from transformers import PreTrainedModel
 
 from spangrad.backend import SamplingParams
 from spangrad.transitions import IntArray
-from spangrad_torch._attention import let_attend, takes_attending
+from spangrad_torch._attention import Attending, let_attend, takes_attending
 from spangrad_torch._drawing import DrawnToken, draw
 from spangrad_torch._key_values import BLOCK, DecodeView, KeyValueShape, PrefillView, PrefixCache, RowSlots
 from spangrad_torch._linear import release_prepared
 from spangrad_torch._prefill import PrefillPlan, plan_prefill
 from spangrad_torch._stem_attention import StemView
 from spangrad_torch._stems import COST, Stem, choose_stems
+from spangrad_torch._tree_attention import heads_per_key
 
 _CHUNK: Final = 512
 """Most tokens of one prefill pass: bounds the mask and the activations."""
@@ -184,6 +185,7 @@ class Decoder:
                 PrefillView(buffer, known + start, known + stop),
                 torch.from_numpy(plan.mask(start, stop))[None, None],
                 self._tensor(plan.last[here] - start),
+                **self._runs(plan, start, stop),
             )
             logits = found.new_empty((len(plan.last), found.shape[-1])) if logits is None else logits
             logits[self._tensor(here)] = found[0]
@@ -191,6 +193,13 @@ class Decoder:
         if logits is None:
             raise AssertionError("every sequence has a last token to compute")
         return buffer, logits
+
+    def _runs(self, plan: PrefillPlan, start: int, stop: int) -> dict[str, Attending]:
+        """How a pass of the prefill attends, where that is faster than under its mask."""
+        if self._stem_cost is None:
+            return {}
+        runs = plan.runs(start, stop, groups=heads_per_key(self._model))
+        return {"attending": runs} if runs.pay(len(plan.cached) + stop) else {}
 
     def _keep_prefixes(self, sequences: Sequence[IntArray], plan: PrefillPlan, buffer: torch.Tensor) -> None:
         """Puts the whole blocks of prefilled sequences into the prefix cache."""
@@ -235,7 +244,7 @@ class Decoder:
         view: Any,
         mask: torch.Tensor,
         keep: torch.Tensor | int,
-        **attending: StemView,
+        **attending: Attending,
     ) -> torch.Tensor:
         """(rows, kept, V) logits in fp32 of one pass; `keep` says at which places they are wanted."""
         device = self._shape.device

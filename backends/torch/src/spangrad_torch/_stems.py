@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -41,11 +42,11 @@ def choose_stems(
     """
     stems = [_longest(sequence, living) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lambda i: sequences[i].tolist())
-    common = [common_prefix(sequences[a], sequences[b]) for a, b in zip(order[:-1], order[1:], strict=True)]
-    for start, stop, length in _best_cut(common, 0, len(order), cost)[1]:
+    common = [common_prefix(sequences[a], sequences[b]) for a, b in pairwise(order)]
+    for start, stop, length in _best_cut(common, cost):
         members = order[start:stop]
         has = sum(len(stem.ids) for i in members if (stem := stems[i]) is not None)
-        if _saved(start, stop, length, cost) > has:
+        if _saved(len(members), length, cost) > has:
             stem = make(members[0], length)
             for i in members:
                 stems[i] = stem
@@ -58,28 +59,29 @@ def _longest(sequence: IntArray, stems: Sequence[Stem]) -> Stem | None:
     return max(fitting, key=lambda stem: len(stem.ids), default=None)
 
 
-def _saved(start: int, stop: int, length: int, cost: int) -> int:
-    """How many positions less are read when so many sequences share so long a beginning."""
-    return (stop - start - 1) * length - cost
+def _saved(rows: int, length: int, cost: int) -> int:
+    """How many positions less are read when so many rows share so long a beginning."""
+    return (rows - 1) * length - cost
 
 
-def _best_cut(common: Sequence[int], start: int, stop: int, cost: int) -> tuple[int, list[tuple[int, int, int]]]:
-    """What sharing saves, and by which (start, stop, length), when sorted sequences are cut where they have least in common.
+def _best_cut(common: Sequence[int], cost: int) -> list[tuple[int, int, int]]:
+    """Cuts sorted sequences into those that share a stem so that they save most together.
 
     Args:
         common: tokens that each sequence has in common with the next one.
-        start: first sequence looked at.
-        stop: sequence after the last one.
         cost: of a stem.
+
+    Returns:
+        Start, stop and the stem's length of each part that has one.
     """
-    here = common[start : stop - 1]
-    if sum(here) <= cost:  # no cut can save more than all that neighbours have in common
-        return 0, []
-    length = min(here)
-    saved = _saved(start, stop, length, cost)
-    whole = (saved, [(start, stop, length)]) if saved > 0 else (0, [])
-    if saved >= sum(here) - length - 2 * cost:
-        return whole
-    middle = start + here.index(length) + 1
-    left, right = _best_cut(common, start, middle, cost), _best_cut(common, middle, stop, cost)
-    return max(whole, (left[0] + right[0], left[1] + right[1]), key=lambda found: found[0])
+    best: list[tuple[int, list[tuple[int, int, int]]]] = [(0, []), (0, [])]
+    """By number of sequences: what they save, and how."""
+    for stop in range(2, len(common) + 2):
+        found, length = best[stop - 1], common[stop - 2]
+        for start in range(stop - 2, -1, -1):
+            length = min(length, common[start])
+            saved = best[start][0] + _saved(stop - start, length, cost)
+            if saved > found[0]:
+                found = saved, [*best[start][1], (start, stop, length)]
+        best.append(found)
+    return best[len(common) + 1][1]
