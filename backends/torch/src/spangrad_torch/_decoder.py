@@ -64,7 +64,7 @@ class Decoder:
         max_rows: most rows at a time.
         prefix_cache_bytes: memory for keys and values of beginnings seen before.
         autocast: compute in this lower precision while the weights stay as they are.
-        stem_cost: see `choose_stems`; None lets no rows share a stem. On a GPU and in lower precision none do.
+        stem_cost: see `choose_stems`; None: no stems, and attention is the model's own. So it is on a GPU and in lower precision.
     """
 
     def __init__(
