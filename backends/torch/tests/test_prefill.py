@@ -45,3 +45,12 @@ def test_each_prefix_is_one_node_that_sees_exactly_its_own_beginnings(
             for n in range(start, stop)
         ]
         assert plan.mask(start, stop).tolist() == expected
+        if start < stop:
+            runs = plan.runs(start, stop, groups=2)
+            length = len(runs.keys) // len(runs.mask)
+            for n, place in enumerate(runs.places.tolist(), start):
+                assert runs.queries[place] == n - start
+                row, query = divmod(place, len(runs.queries) // len(runs.mask))
+                visible = runs.keys.view(-1, length)[row][runs.mask[row, 0, query]].tolist()
+                assert [prefix_of[m] for m in visible] == [prefix_of[known + n][: d + 1] for d in range(len(visible))]
+                assert len(visible) == len(prefix_of[known + n])

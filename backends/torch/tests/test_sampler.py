@@ -17,6 +17,7 @@ import torch
 from spangrad.backend import SampleDelta, SampleRequest, SamplingParams
 from spangrad.errors import BackendError
 from spangrad_torch import _decoder
+from spangrad_torch._key_values import BLOCK
 from spangrad_torch._linear import has_onednn, use_onednn
 from spangrad_torch._model import LoadedModel, load_model
 from spangrad_torch._sampler import TorchSampler
@@ -220,7 +221,7 @@ async def test_a_second_call_computes_only_what_is_new(sampler: TorchSampler) ->
 
     await ask(sampler, longer, endless(1))
 
-    known = (len(first.prompt) + len(first.ids) - 1) // 16 * 16
+    known = (len(first.prompt) + len(first.ids) - 1) // BLOCK * BLOCK
     assert sampler.prefilled_tokens - before == len(longer) - known
 
 

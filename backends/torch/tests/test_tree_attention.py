@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from spangrad_torch._attention import let_attend
 from spangrad_torch._forward import predict
 from spangrad_torch._model import load_model
-from spangrad_torch._tree_attention import attend_by_runs, cut_into_runs, run_attention, worthwhile_runs
+from spangrad_torch._tree_attention import cut_into_runs, run_attention, worthwhile_runs
 
 
 def inputs(heads: int, kv_heads: int, nodes: int) -> list[Tensor]:
@@ -51,7 +52,7 @@ def test_a_model_that_attends_by_runs_predicts_what_it_did_before(tiny_model_fol
     pack = wide_tree()
     temperatures = np.ones(len(pack.targets))
     results = []
-    for prepare in (lambda _: None, attend_by_runs):
+    for prepare in (lambda _: None, let_attend):
         prepare(model)
         logprobs = predict(model, pack, temperatures).logprobs
         logprobs.sum().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
@@ -69,7 +70,7 @@ def test_in_bf16_attention_by_runs_is_no_less_exact_than_the_dense_mask(tiny_mod
     with torch.no_grad():
         exact = predict(model, pack, np.ones(len(pack.targets))).logprobs
         errors = []
-        for prepare in (lambda _: None, attend_by_runs):
+        for prepare in (lambda _: None, let_attend):
             prepare(model)
             with torch.autocast("cpu", torch.bfloat16):
                 errors.append((predict(model, pack, np.ones(len(pack.targets))).logprobs - exact).abs().mean().item())
@@ -81,7 +82,7 @@ def test_plain_calls_of_a_prepared_model_are_untouched(tiny_model_folder: Path) 
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         before = model(input_ids=ids).logits
-        attend_by_runs(model)
+        let_attend(model)
         assert torch.equal(model(input_ids=ids).logits, before)
 
 
@@ -89,7 +90,7 @@ def test_plain_calls_of_a_prepared_model_are_untouched(tiny_model_folder: Path) 
 def test_runs_are_left_where_they_would_not_pay(tiny_model_folder: Path, *, prepared: bool) -> None:
     model = load_model(tiny_model_folder).model
     if prepared:
-        attend_by_runs(model)
+        let_attend(model)
     two_long_branches = one_pack([Tokens(tuple(range(3, 60)), (n, *range(70, 90))) for n in (60, 61)])
     assert worthwhile_runs(model, two_long_branches) is None
     assert (worthwhile_runs(model, wide_tree()) is not None) == prepared

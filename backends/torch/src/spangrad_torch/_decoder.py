@@ -18,10 +18,14 @@ from transformers import PreTrainedModel
 
 from spangrad.backend import SamplingParams
 from spangrad.transitions import IntArray
+from spangrad_torch._attention import Attending, let_attend, takes_attending
 from spangrad_torch._drawing import DrawnToken, draw
 from spangrad_torch._key_values import BLOCK, DecodeView, KeyValueShape, PrefillView, PrefixCache, RowSlots
 from spangrad_torch._linear import release_prepared
 from spangrad_torch._prefill import PrefillPlan, plan_prefill
+from spangrad_torch._stem_attention import StemView
+from spangrad_torch._stems import COST, Stem, choose_stems
+from spangrad_torch._tree_attention import heads_per_key
 
 _CHUNK: Final = 512
 """Most tokens of one prefill pass: bounds the mask and the activations."""
@@ -43,6 +47,13 @@ class Row:
     """Called with each drawn token, after it was added to `ids`; returns whether the answer goes on."""
     gone: bool = field(default=False)
     """Nobody wants the rest: the row leaves at the next step."""
+    stem: Stem | None = field(default=None)
+    """Has the keys and values of its beginning, while it runs; the rest lies in its slot."""
+
+    @property
+    def stem_length(self) -> int:
+        """How many of its tokens are not in its slot."""
+        return 0 if self.stem is None else len(self.stem.ids)
 
 
 class Decoder:
@@ -53,6 +64,7 @@ class Decoder:
         max_rows: most rows at a time.
         prefix_cache_bytes: memory for keys and values of beginnings seen before.
         autocast: compute in this lower precision while the weights stay as they are.
+        stem_cost: see `choose_stems`; None: no stems, and attention is the model's own. So it is on a GPU and in lower precision.
     """
 
     def __init__(
@@ -62,15 +74,20 @@ class Decoder:
         max_rows: int,
         prefix_cache_bytes: int,
         autocast: torch.dtype | None = None,
+        stem_cost: int | None = COST,
     ) -> None:
         self._model = model
         self._max_rows = max_rows
         self._autocast = autocast
         self._shape = KeyValueShape.of(model, autocast or model.dtype)
+        if stem_cost is not None:
+            let_attend(model)
+        shares = takes_attending(model) and self._shape.dtype == torch.float32
+        self._stem_cost = stem_cost if shares else None
         self._slots = RowSlots(self._shape)
         self._prefixes = PrefixCache(self._shape, prefix_cache_bytes)
         self._running: list[Row] = []
-        """Row i has slot i; all but its last id have keys and values there."""
+        """Row i has slot i; all but its last id have keys and values in its stem and there."""
         self._waiting: list[Row] = []
         # transformers 5.24 renamed the parameter; the old name is to go in 5.40.
         parameters = inspect.signature(model.forward).parameters
@@ -90,6 +107,8 @@ class Decoder:
     def forget(self) -> None:
         """Drops all keys and values, since the weights they came from are gone; running rows will start again."""
         self._prefixes.clear()
+        for row in self._running:
+            row.stem = None
         self._waiting[:0] = self._running
         self._running.clear()
         self._slots.release()
@@ -130,12 +149,16 @@ class Decoder:
         plan = plan_prefill(sequences, [self._prefixes.find(ids, len(ids) - 1) for ids in sequences])
         buffer, logits = self._prefill(plan)
         self._keep_prefixes(sequences, plan, buffer)
-        first, longest = len(self._running), max(len(ids) for ids in sequences)
+        stems = self._stems(sequences, plan, buffer)
+        paths = [path[0 if stem is None else len(stem.ids) :] for path, stem in zip(plan.paths, stems, strict=True)]
+        first, longest = len(self._running), max(map(len, paths))
         self._slots.reserve(first + len(rows), longest + 1, used=first)
-        paths = np.zeros((len(rows), longest), dtype=np.int64)
-        for i, path in enumerate(plan.paths):
-            paths[i, : len(path)] = path
-        self._slots.data[:, first : first + len(rows), :, :longest] = buffer[:, :, self._tensor(paths)].transpose(1, 2)
+        nodes = np.zeros((len(rows), longest), dtype=np.int64)
+        for i, path in enumerate(paths):
+            nodes[i, : len(path)] = path
+        self._slots.data[:, first : first + len(rows), :, :longest] = buffer[:, :, self._tensor(nodes)].transpose(1, 2)
+        for row, stem in zip(rows, stems, strict=True):
+            row.stem = stem
         del self._waiting[: len(rows)]
         self._running.extend(rows)
         self._draw(logits, first)
@@ -162,6 +185,7 @@ class Decoder:
                 PrefillView(buffer, known + start, known + stop),
                 torch.from_numpy(plan.mask(start, stop))[None, None],
                 self._tensor(plan.last[here] - start),
+                **self._runs(plan, start, stop),
             )
             logits = found.new_empty((len(plan.last), found.shape[-1])) if logits is None else logits
             logits[self._tensor(here)] = found[0]
@@ -169,6 +193,13 @@ class Decoder:
         if logits is None:
             raise AssertionError("every sequence has a last token to compute")
         return buffer, logits
+
+    def _runs(self, plan: PrefillPlan, start: int, stop: int) -> dict[str, Attending]:
+        """How a pass of the prefill attends, where that is faster than under its mask."""
+        if self._stem_cost is None:
+            return {}
+        runs = plan.runs(start, stop, groups=heads_per_key(self._model))
+        return {"attending": runs} if runs.pay(len(plan.cached) + stop) else {}
 
     def _keep_prefixes(self, sequences: Sequence[IntArray], plan: PrefillPlan, buffer: torch.Tensor) -> None:
         """Puts the whole blocks of prefilled sequences into the prefix cache."""
@@ -178,24 +209,42 @@ class Decoder:
                 nodes = path[known : known + len(places) * BLOCK]
                 self._prefixes.write(places, buffer[:, :, self._tensor(nodes)])
 
+    def _stems(self, sequences: Sequence[IntArray], plan: PrefillPlan, buffer: torch.Tensor) -> list[Stem | None]:
+        """The stems of rows that start; see `choose_stems`."""
+        if self._stem_cost is None:
+            return [None] * len(sequences)
+
+        def make(i: int, length: int) -> Stem:
+            return Stem(sequences[i][:length], buffer[:, :, self._tensor(plan.paths[i][:length])])
+
+        living = list(dict.fromkeys(row.stem for row in self._running if row.stem is not None))
+        return choose_stems(sequences, living, make, cost=self._stem_cost)
+
     def _decode(self) -> None:
         """One token more for every running row."""
         positions = np.array([len(row.ids) - 1 for row in self._running], dtype=np.int64)
-        length = int(positions.max()) + 1
-        self._slots.reserve(len(positions), length, used=len(positions))
+        own = positions - np.array([row.stem_length for row in self._running], dtype=np.int64)
+        length = int(own.max()) + 1
+        self._slots.reserve(len(own), length, used=len(own))
         last = np.array([row.ids[-1] for row in self._running], dtype=np.int64)
-        mask = np.arange(length)[None, :] <= positions[:, None]
-        logits = self._forward(
-            last[:, None],
-            positions[:, None],
-            DecodeView(self._slots, self._tensor(positions), length),
-            torch.from_numpy(mask)[:, None, None],
-            1,
-        )
+        mask = torch.from_numpy(np.arange(length)[None, :] <= own[:, None])[:, None, None]
+        stems = [row.stem for row in self._running]
+        if any(stems):
+            view = StemView(self._slots, self._tensor(own), length, stems)
+            logits = self._forward(last[:, None], positions[:, None], view, mask, 1, attending=view)
+        else:
+            plain = DecodeView(self._slots, self._tensor(own), length)
+            logits = self._forward(last[:, None], positions[:, None], plain, mask, 1)
         self._draw(logits[:, 0], 0)
 
     def _forward(
-        self, ids: IntArray, positions: IntArray, view: Any, mask: torch.Tensor, keep: torch.Tensor | int
+        self,
+        ids: IntArray,
+        positions: IntArray,
+        view: Any,
+        mask: torch.Tensor,
+        keep: torch.Tensor | int,
+        **attending: Attending,
     ) -> torch.Tensor:
         """(rows, kept, V) logits in fp32 of one pass; `keep` says at which places they are wanted."""
         device = self._shape.device
@@ -208,6 +257,7 @@ class Decoder:
                 logits_to_keep=keep,
                 use_cache=True,
                 **{self._cache_name: view},
+                **attending,
             )
         logits: torch.Tensor = output.logits
         return logits.float()
@@ -233,7 +283,7 @@ class Decoder:
             self._keep_row_prefix(row, index)
             last = self._running.pop()
             if last is not row:
-                self._slots.move(len(self._running), index, len(last.ids) - 1)
+                self._slots.move(len(self._running), index, len(last.ids) - 1 - last.stem_length)
                 self._running[index] = last
 
     def _keep_row_prefix(self, row: Row, index: int) -> None:
@@ -242,7 +292,11 @@ class Decoder:
         known, places = self._prefixes.reserve(ids)
         if places:
             stop = known + len(places) * BLOCK
-            self._prefixes.write(places, self._slots.data[:, index, :, known:stop])
+            own = slice(max(known - row.stem_length, 0), max(stop - row.stem_length, 0))
+            values = self._slots.data[:, index, :, own]
+            if row.stem is not None:
+                values = torch.cat([row.stem.key_values[:, :, known:stop], values], dim=2)
+            self._prefixes.write(places, values)
 
     def _tensor(self, array: IntArray) -> torch.Tensor:
         """An array as a tensor where the model is."""

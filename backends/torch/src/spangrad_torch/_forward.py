@@ -118,7 +118,7 @@ def _tree_arguments(model: PreTrainedModel, pack: PrefixTreePack) -> dict[str, A
     mask = (node[None, :] <= node[:, None]) & (node[:, None] < subtree_end[None, :])
     arguments: dict[str, Any] = {"attention_mask": mask[None, None], "position_ids": positions}
     if (runs := worthwhile_runs(model, pack)) is not None:
-        arguments["tree_runs"] = runs
+        arguments["attending"] = runs
     return arguments
 
 

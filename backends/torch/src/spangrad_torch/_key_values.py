@@ -16,8 +16,8 @@ from transformers import Cache, PreTrainedModel
 
 from spangrad.transitions import IntArray
 
-BLOCK: Final = 16
-"""Tokens of a cached block."""
+BLOCK: Final = 4
+"""Tokens of a cached block; a beginning is known up to its last whole block, so the rest, half a block on average, is computed again."""
 _GROWTH: Final = 64
 """Slots grow by multiples of this many positions."""
 

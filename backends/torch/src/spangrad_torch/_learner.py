@@ -22,6 +22,7 @@ from torch import Tensor
 from spangrad.backend import UpdateBatch, UpdateReport
 from spangrad.errors import BackendError
 from spangrad.transitions import FloatArray, TransitionBatch
+from spangrad_torch._attention import let_attend
 from spangrad_torch._batch_check import check_batch
 from spangrad_torch._checkpoint import load_state, save_state
 from spangrad_torch._export import export_model
@@ -33,7 +34,6 @@ from spangrad_torch._model import LoadedModel
 from spangrad_torch._options import TorchOptions
 from spangrad_torch._sums import Sums
 from spangrad_torch._trained import Trained
-from spangrad_torch._tree_attention import attend_by_runs
 from spangrad_torch._value_loss import critic_of
 from spangrad_torch._work import Work, in_rows, lay_out
 from spangrad_torch._worker import Worker
@@ -87,7 +87,7 @@ class TorchLearner:
         self._vocabulary = int(self._model.config.get_text_config().vocab_size)
         self._autocast_dtype = autocast
         self._trained = Trained(self._model, options, seed=seed)
-        (attend_by_flex if options.tree_attention == "flex" else attend_by_runs)(self._model)
+        (attend_by_flex if options.tree_attention == "flex" else let_attend)(self._model)
         self._version = 0
         self._busy = asyncio.Lock()
         self._worker = Worker(threads)

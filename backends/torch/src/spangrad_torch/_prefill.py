@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spangrad.transitions import BoolArray, IntArray
+from spangrad_torch._tree_attention import TreeRuns, make_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,21 @@ class PrefillPlan:
         visible: BoolArray = (self.enter[None, :known] <= rank) & (rank < self.leave[None, :known])
         return visible
 
+    def runs(self, start: int, stop: int, *, groups: int) -> TreeRuns:
+        """The computed nodes `start` to `stop` as runs over paths of all C + stop nodes; `groups` heads share keys."""
+        known = len(self.cached)
+        depths, ranks = self.depths[start:stop], self.enter[known + start : known + stop]
+        # The next node of the whole tree, and deeper than this one, is its child.
+        follows = (np.diff(depths, prepend=-2) == 1) & (np.diff(ranks, prepend=-2) == 1)
+        owner = np.empty(known + len(self.token_ids), np.int64)
+        for i, path in enumerate(self.paths):
+            owner[path] = i
+
+        def path_to(_: int, end: int) -> IntArray:
+            return self.paths[owner[known + start + end - 1]][: depths[end - 1] + 1]
+
+        return make_runs(depths, np.flatnonzero(~follows), path_to, groups=groups)
+
 
 def plan_prefill(sequences: Sequence[IntArray], cached: Sequence[IntArray]) -> PrefillPlan:
     """Lays sequences into a tree. Each one's last token is computed even if it is cached, since its logits are needed.
@@ -58,7 +74,7 @@ def plan_prefill(sequences: Sequence[IntArray], cached: Sequence[IntArray]) -> P
     walk, previous, count = np.empty(0, np.int64), np.empty(0, np.int64), 0
     for i in order:
         sequence = sequences[i]
-        shared = _common_prefix(previous, sequence)
+        shared = common_prefix(previous, sequence)
         leave[walk[shared:]] = count
         fresh = np.arange(count, count + len(sequence) - shared)
         tokens[fresh], depths[fresh] = sequence[shared:], np.arange(shared, len(sequence))
@@ -83,7 +99,7 @@ def plan_prefill(sequences: Sequence[IntArray], cached: Sequence[IntArray]) -> P
     )
 
 
-def _common_prefix(a: IntArray, b: IntArray) -> int:
+def common_prefix(a: IntArray, b: IntArray) -> int:
     """How many tokens two sequences have in common at their beginnings."""
     length = min(len(a), len(b))
     differs = np.flatnonzero(a[:length] != b[:length])

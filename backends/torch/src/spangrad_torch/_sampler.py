@@ -25,6 +25,7 @@ from spangrad_torch._decoder import Decoder, Row
 from spangrad_torch._decoder_check import check_model
 from spangrad_torch._drawing import DrawnToken
 from spangrad_torch._model import LoadedModel
+from spangrad_torch._stems import COST
 
 _Item = SampleDelta | BackendError
 
@@ -67,9 +68,12 @@ class TorchSampler:
         self._threads = threads
         self._seeds = random.Random(seed)
         self._decoder = Decoder(
-            loaded.model, max_rows=max_rows, prefix_cache_bytes=prefix_cache_mb << 20, autocast=autocast
+            loaded.model,
+            max_rows=max_rows,
+            prefix_cache_bytes=prefix_cache_mb << 20,
+            autocast=autocast,
+            stem_cost=COST if check_model(loaded.model) else None,
         )
-        check_model(loaded.model)
         self._vocabulary = int(loaded.model.config.get_text_config().vocab_size)
         self._changed = threading.Condition()
         """Guards everything below down to `_outbox`, which only the worker touches."""

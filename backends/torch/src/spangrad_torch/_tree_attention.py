@@ -10,26 +10,23 @@ Letters: N nodes, S runs, Q places of a run, L places of the longest path, H hea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
 
-from spangrad.transitions import PrefixTreePack
+from spangrad.transitions import IntArray, PrefixTreePack
+from spangrad_torch._attention import takes_attending
 
-_NAME: Final = "spangrad_tree"
 _RUN: Final = 32
 """Longer runs make larger, faster products; shorter ones waste fewer places."""
 _MUST_GAIN: Final = 2
 """How many times fewer scores than N x N there must be to pay for the copying."""
-_UNKNOWN_HERE: Final = ("s_aux", "softcap", "position_bias")
-"""Arguments that change what attention computes; given any of them, the model's usual function is used."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,18 @@ class TreeRuns:
     places: Tensor
     """(N,) the place, among S Q, of each node."""
 
+    def pay(self, nodes: int) -> bool:
+        """Whether attending by runs is faster than to all of so many nodes under a dense mask."""
+        scores = len(self.queries) * (len(self.keys) // len(self.mask))
+        return scores * _MUST_GAIN <= len(self.places) * nodes
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Of one pack or prefill: (1, H, N, D) queries and (1, K, M, D) keys and values to (1, N, H, D)."""
+        # In bf16 the small products of the runs are slower than in fp32, and less exact.
+        with torch.autocast(query.device.type, enabled=False):
+            attended = run_attention(query[0].float(), key[0].float(), value[0].float(), self, scaling)
+        return attended[None].to(query.dtype)
+
 
 def cut_into_runs(pack: PrefixTreePack, *, groups: int, run: int = _RUN) -> TreeRuns:
     """Cuts a pack's nodes into runs.
@@ -55,17 +64,42 @@ def cut_into_runs(pack: PrefixTreePack, *, groups: int, run: int = _RUN) -> Tree
         run: most nodes of a run (Q).
     """
     positions = pack.positions
-    borders = np.flatnonzero(np.diff(positions, prepend=-2) != 1)  # where a node is not the child of the one before it
-    chains = zip(borders.tolist(), [*borders[1:].tolist(), len(pack)], strict=True)
+    starts = np.flatnonzero(np.diff(positions, prepend=-2) != 1)  # where a node is not the child of the one before it
+    path = np.zeros(int(positions.max()) + 1, np.int64)
+
+    def path_to(start: int, end: int) -> IntArray:
+        path[positions[start:end]] = np.arange(start, end)
+        return path[: positions[end - 1] + 1].copy()
+
+    return make_runs(positions, starts, path_to, groups=groups, run=run)
+
+
+def make_runs(
+    positions: IntArray,
+    starts: IntArray,
+    path_to: Callable[[int, int], IntArray],
+    *,
+    groups: int,
+    run: int = _RUN,
+) -> TreeRuns:
+    """Runs of nodes whose chains are known.
+
+    Args:
+        positions: (N,) depth of each node.
+        starts: the nodes that are not children of the node before them; the first is one of them.
+        path_to: called with the first node of each run and the node after its last, in order; gives the keys' nodes
+            from the root to the last of the run.
+        groups: heads per key-value head (G).
+        run: most nodes of a run (Q).
+    """
+    chains = zip(starts.tolist(), [*starts[1:].tolist(), len(positions)], strict=True)
     runs = [(start, min(start + run, end)) for begin, end in chains for start in range(begin, end, run)]
     length = int(positions.max()) + 1
     queries = np.empty((len(runs), run), np.int64)
     keys = np.zeros((len(runs), length), np.int64)
-    places = np.empty(len(pack), np.int64)
-    path = np.zeros(length, np.int64)
+    places = np.empty(len(positions), np.int64)
     for row, (start, end) in enumerate(runs):
-        path[positions[start:end]] = np.arange(start, end)
-        keys[row, : positions[end - 1] + 1] = path[: positions[end - 1] + 1]
+        keys[row, : positions[end - 1] + 1] = path_to(start, end)
         queries[row] = start
         queries[row, : end - start] = np.arange(start, end)
         places[start:end] = row * run + np.arange(end - start)
@@ -79,23 +113,18 @@ def cut_into_runs(pack: PrefixTreePack, *, groups: int, run: int = _RUN) -> Tree
 
 
 def worthwhile_runs(model: PreTrainedModel, pack: PrefixTreePack) -> TreeRuns | None:
-    """The pack's runs if attending by runs is faster than by the dense mask, for a model prepared by `attend_by_runs`."""
-    config = model.config.get_text_config()
-    if model.device.type != "cpu" or config._attn_implementation != _NAME:  # noqa: SLF001 - transformers' only name for it
+    """The pack's runs if attending by runs is faster than by the dense mask, for a model prepared by `let_attend`."""
+    if not takes_attending(model):
         return None
-    heads = config.num_attention_heads
-    runs = cut_into_runs(pack, groups=heads // (getattr(config, "num_key_value_heads", None) or heads))
-    scores = len(runs.queries) * (len(runs.keys) // runs.mask.shape[0])
-    return runs if scores * _MUST_GAIN <= len(pack) ** 2 else None
+    runs = cut_into_runs(pack, groups=heads_per_key(model))
+    return runs if runs.pay(len(pack)) else None
 
 
-def attend_by_runs(model: PreTrainedModel) -> None:
-    """Lets a model that attends with torch's scaled dot product take runs; without them it computes what it always did."""
-    if model.config.get_text_config()._attn_implementation != "sdpa":  # noqa: SLF001 - transformers' only name for it
-        return
-    AttentionInterface.register(_NAME, _attention)
-    AttentionMaskInterface.register(_NAME, sdpa_mask)
-    model.set_attn_implementation(_NAME)
+def heads_per_key(model: PreTrainedModel) -> int:
+    """How many query heads share a key-value head."""
+    config = model.config.get_text_config()
+    heads: int = config.num_attention_heads
+    return heads // (getattr(config, "num_key_value_heads", None) or heads)
 
 
 def run_attention(query: Tensor, key: Tensor, value: Tensor, runs: TreeRuns, scaling: float | None) -> Tensor:
@@ -103,8 +132,8 @@ def run_attention(query: Tensor, key: Tensor, value: Tensor, runs: TreeRuns, sca
 
     Args:
         query: (H, N, D)
-        key: (K, N, D)
-        value: (K, N, D)
+        key: (K, M, D) of these nodes and, in a prefill, of those before them.
+        value: (K, M, D)
         runs: of the N nodes, with G = H / K.
         scaling: of the scores; None is D ** -0.5.
 
@@ -115,8 +144,8 @@ def run_attention(query: Tensor, key: Tensor, value: Tensor, runs: TreeRuns, sca
     kv_heads, rows = key.shape[0], runs.mask.shape[0]
     groups = heads // kv_heads
 
-    def gathered(tensor: Tensor) -> Tensor:  # (K, N, D) -> (S, K, L, D)
-        flat = tensor.transpose(0, 1).reshape(nodes, kv_heads * size)
+    def gathered(tensor: Tensor) -> Tensor:  # (K, M, D) -> (S, K, L, D)
+        flat = tensor.transpose(0, 1).reshape(-1, kv_heads * size)
         return flat.index_select(0, runs.keys).view(rows, -1, kv_heads, size).transpose(1, 2)
 
     flat = query.transpose(0, 1).reshape(nodes, heads * size).index_select(0, runs.queries)
@@ -126,27 +155,3 @@ def run_attention(query: Tensor, key: Tensor, value: Tensor, runs: TreeRuns, sca
     )
     places = attended.view(rows, kv_heads, groups, -1, size).permute(0, 3, 1, 2, 4).reshape(-1, heads * size)
     return places.index_select(0, runs.places).view(nodes, heads, size)
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    tree_runs: TreeRuns | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """What transformers' attention layers call: (1, H, N, D) queries to (1, N, H, D)."""
-    if tree_runs is None or dropout or any(options.get(name) is not None for name in _UNKNOWN_HERE):
-        result: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
-        )
-        return result
-    # In bf16 the small products of the runs are slower than in fp32, and less exact.
-    with torch.autocast(query.device.type, enabled=False):
-        attended = run_attention(query[0].float(), key[0].float(), value[0].float(), tree_runs, scaling)
-    return attended[None].to(query.dtype), None
