@@ -28,6 +28,7 @@ class EndpointSampler:
         api_key: its key, if it wants one.
         context_length: of the model, in tokens.
         policy_version: what answers are stamped with.
+        end_ids: ids that end an answer, besides those that the server knows.
         timeout: seconds to wait for the server's next bytes.
     """
 
@@ -39,12 +40,14 @@ class EndpointSampler:
         *,
         context_length: int,
         policy_version: int,
+        end_ids: Iterable[int] = (),
         timeout: float = 600.0,
     ) -> None:
         self._client = EndpointClient(base_url, api_key, timeout=timeout)
         self._model = model
         self._context_length = context_length
         self._policy_version = policy_version
+        self._end_ids = sorted(end_ids)
 
     @property
     def url(self) -> str:
@@ -88,6 +91,8 @@ class EndpointSampler:
         }
         if params.top_k:
             payload["top_k"] = params.top_k
+        if self._end_ids:
+            payload["stop_token_ids"] = self._end_ids
         if params.stop:
             payload["stop"] = list(params.stop)
         if params.seed is not None:
