@@ -119,8 +119,13 @@ class VllmServers:
             source = Starter(
                 self._installation, options, model, logs=self._logs, first=number * options.servers, label=label
             )
-        weights = FullWeights(model.folder) if model.adapter_rank is None else AdapterWeights(model.folder)
+        weights = AdapterWeights(model.folder) if model.adapter_rank is not None else self._full_weights(number)
         return Pool(source, weights, self._server, size=size, start_timeout=options.start_timeout)
+
+    def _full_weights(self, number: int) -> FullWeights:
+        on_cpu = self._installation is not None and self._installation.on_cpu
+        untied = self._model.handover / f"untied-{number}"
+        return FullWeights(self._model.folder, untied=untied if on_cpu else None)
 
     def _server(self, number: int, address: Address) -> Server:
         timeout = self._options.weights_timeout

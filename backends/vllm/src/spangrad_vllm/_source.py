@@ -14,6 +14,7 @@ from spangrad_vllm._installation import Installation, check_version
 from spangrad_vllm._options import VllmOptions
 from spangrad_vllm._process import ServerProcess
 from spangrad_vllm._server import Address, Server
+from spangrad_vllm._untied import is_tied
 
 _POLL_SECONDS: Final = 0.25
 
@@ -105,11 +106,19 @@ class Attached:
                 f"The server {server.url} takes {most} tokens, and the model's context is {self._context}",
                 cure=f"Start it with --max-model-len {self._context}, or set context = {most}",
             )
-        mode = (await server.control.settings()).get("model_config", {}).get("logprobs_mode")
+        settings = await server.control.settings()
+        mode = settings.get("model_config", {}).get("logprobs_mode")
         if mode != "processed_logprobs":
             raise BackendError(
                 f"The server {server.url} reports log-probabilities as {mode}, not of the distribution it draws from",
                 cure="Start it with --logprobs-mode processed_logprobs",
+            )
+        on_cpu = settings.get("device_config", {}).get("device_type") == "cpu"
+        if on_cpu and self._model.adapter_rank is None and is_tied(self._model.folder):
+            raise BackendError(
+                f"The server {server.url} computes on a CPU, where vLLM cannot take new weights of a model whose output layer is its "
+                "embedding",
+                cure='Leave urls out, so that the servers are started as it needs, or train adapters (adapter = "lora")',
             )
 
 

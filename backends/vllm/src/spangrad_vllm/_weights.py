@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from typing import Protocol
 
 from spangrad_vllm._command import BASE
 from spangrad_vllm._server import Server
+from spangrad_vllm._untied import untie
 
 
 class Crew(Protocol):
@@ -63,11 +66,13 @@ class FullWeights:
 
     Args:
         folder: those to begin with.
+        untied: folder for models made with an output layer of their own (`_untied`); None where servers need none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, untied: Path | None = None) -> None:
+        self._untied = untied
         self._version = 0
+        self._folder = self._servable(folder)
 
     @property
     def opening(self) -> Path:
@@ -85,9 +90,15 @@ class FullWeights:
 
     async def exchange(self, crew: Crew, policy: str, folder: Path, version: int) -> None:  # noqa: ARG002 - as above
         """Holds answers, reloads, and lets them go on."""
+        servable = await asyncio.to_thread(self._servable, folder)
         async with crew.held():
-            self._folder, self._version = folder, version
-            await crew.each(lambda server: server.control.reload(folder))
+            old, self._folder, self._version = self._folder, servable, version
+            await crew.each(lambda server: server.control.reload(servable))
+        if self._untied is not None and old.parent == self._untied:
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+
+    def _servable(self, folder: Path) -> Path:
+        return folder if self._untied is None else untie(folder, self._untied / folder.name)
 
 
 @dataclass(frozen=True, slots=True)
