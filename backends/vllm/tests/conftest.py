@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import struct
 import sys
 import tempfile
-import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import httpx
 import pytest
 from backends.vllm.tests.fake_vllm import next_token
 
-from spangrad.backend import ServedModel
+from spangrad.backend import SampleDelta, Sampler, SampleRequest, SamplingParams, ServedModel
 from spangrad_vllm import VllmOptions, VllmServers
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
@@ -50,6 +52,8 @@ def weights(folder: Path, number: int) -> Path:
     """A folder of weights, which are a number here."""
     folder.mkdir(parents=True)
     (folder / "weights").write_text(str(number))
+    header = json.dumps({"lm_head.weight": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     return folder
 
 
@@ -75,10 +79,8 @@ def expected(prompt: Sequence[int], count: int, number: int = 0) -> list[int]:
 
 def told(url: str, faults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What a fake has been asked so far; sets faults first."""
-    data = None if faults is None else json.dumps(faults).encode()
-    request = urllib.request.Request(f"{url}/fake", data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as response:
-        return dict(json.loads(response.read()))
+    response = httpx.get(f"{url}/fake") if faults is None else httpx.post(f"{url}/fake", json=faults)
+    return dict(response.json())
 
 
 class Start(Protocol):
@@ -100,3 +102,39 @@ async def start(python: str) -> AsyncIterator[Start]:
     yield begin
     for servers in begun:
         await servers.close()
+
+
+async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    """Returns when something holds, of other processes that say nothing when it does."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.02)
+
+
+def urls(servers: VllmServers) -> list[str]:
+    """Where they answer."""
+    return list(servers.describe()["servers"])
+
+
+def ask(prompt: Sequence[int], tokens: int, **more: Any) -> SampleRequest:
+    """A request for an answer of so many tokens."""
+    choices, top_logprobs = more.pop("choices", 1), more.pop("top_logprobs", 0)
+    return SampleRequest(tuple(prompt), SamplingParams(max_tokens=tokens, **more), top_logprobs, choices)
+
+
+async def drawn(sampler: Sampler, request: SampleRequest) -> list[SampleDelta]:
+    """All pieces of the answers."""
+    return [delta async for delta in sampler.sample(request)]
+
+
+def ids(deltas: Sequence[SampleDelta], choice: int = 0) -> list[int]:
+    """The tokens of one of them."""
+    return [token for delta in deltas if delta.choice == choice for token in delta.token_ids]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -73,7 +73,10 @@ class Fake:
         return web.json_response({"object": "list", "data": [own]})
 
     async def info(self, _: web.Request) -> web.Response:
-        return web.json_response({"vllm_config": {"model_config": {"logprobs_mode": self.arguments.logprobs_mode}}})
+        mode, device = self.arguments.logprobs_mode, self.faults.get("device", "cpu")
+        return web.json_response(
+            {"vllm_config": {"model_config": {"logprobs_mode": mode}, "device_config": {"device_type": device}}}
+        )
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -167,7 +170,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int)
     arguments, _ = parser.parse_known_args()
     faults = json.loads(os.environ.get("FAKE", "{}"))
-    print("the fake begins", flush=True)
+    sys.stdout.write("the fake begins\n")
+    sys.stdout.flush()
     time.sleep(faults.get("load_seconds", 0.0))
     if faults.get("die_at_start"):
         sys.exit("CUDA error: out of memory, as it were")

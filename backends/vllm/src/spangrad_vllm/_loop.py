@@ -18,7 +18,7 @@ class Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="spangrad-vllm", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="spangrad-vllm", daemon=True)
         self._thread.start()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -42,5 +42,10 @@ class Loop:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
