@@ -182,7 +182,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *session.posargs)
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, tags=["ci"])
 def slow(session: nox.Session) -> None:
     """The tests marked slow: minutes each."""
     install(session, *PACKAGES)

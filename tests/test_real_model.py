@@ -52,6 +52,7 @@ def calls_of(run: Path) -> list[Call]:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_trained_model_answers_the_same_in_plain_transformers(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"

@@ -13,13 +13,16 @@ from spangrad.testing import ScriptedEndpoint
 AGENTS = """\
 from openai import AsyncOpenAI
 
+CLIENT = None
+
 
 async def ask(model, agent, question):
+    global CLIENT
+    CLIENT = CLIENT or AsyncOpenAI()
     messages = [{"role": "user", "content": question}]
-    async with AsyncOpenAI() as client:
-        answer = await client.chat.completions.create(
-            model=model, messages=messages, max_tokens=8, extra_headers={"x-spangrad-agent": agent}
-        )
+    answer = await CLIENT.chat.completions.create(
+        model=model, messages=messages, max_tokens=8, extra_headers={"x-spangrad-agent": agent}
+    )
     return answer.choices[0].message.content
 
 

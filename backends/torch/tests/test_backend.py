@@ -38,12 +38,19 @@ class Answer:
 
 
 async def draw(
-    backend: TorchBackend, prompt: tuple[int, ...] = PROMPT, choices: int = 1, **params: Any
+    backend: TorchBackend,
+    prompt: tuple[int, ...] = PROMPT,
+    choices: int = 1,
+    begun: asyncio.Event | None = None,
+    **params: Any,
 ) -> list[Answer]:
+    """The request's choices; `begun` is set with the first token."""
     deltas: list[list[SampleDelta]] = [[] for _ in range(choices)]
     request = SampleRequest(prompt, SamplingParams(**{"max_tokens": 4, **params}), choices=choices)
     async for delta in backend.policies["policy"].sampler.sample(request):
         deltas[delta.choice].append(delta)
+        if begun is not None:
+            begun.set()
     return [
         Answer(
             token_ids=tuple(token for delta in parts for token in delta.token_ids),
@@ -161,8 +168,9 @@ async def test_answers_under_way_go_on_through_updates_and_name_the_version_of_e
 ) -> None:
     first = await draw(backend, choices=4)
     batch = UpdateBatch(transitions(first), 1e-3, np.array([1.0, -1.0, 1.0, -1.0]), np.ones(4))
-    sampling = asyncio.create_task(draw(backend, choices=16, max_tokens=120))
-    updates = 0
+    begun, updates = asyncio.Event(), 0
+    sampling = asyncio.create_task(draw(backend, choices=16, max_tokens=120, begun=begun))
+    await begun.wait()
     while not sampling.done():
         await backend.policies["policy"].learner.update(batch)
         updates += 1

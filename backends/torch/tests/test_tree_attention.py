@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from backends.torch.tests.trees import Tokens, batches, one_pack, wide_tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from spangrad.transitions import PrefixTreePack, pack_sequences
 from spangrad_torch._forward import predict
 from spangrad_torch._model import load_model
 from spangrad_torch._tree_attention import attend_by_runs, cut_into_runs, run_attention, worthwhile_runs
-
-
-@dataclass(frozen=True)
-class Tokens:
-    prompt_ids: tuple[int, ...]
-    action_ids: tuple[int, ...]
-
-
-few_tokens = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
-batches = st.lists(st.builds(Tokens, few_tokens, few_tokens), min_size=1, max_size=8)
-
-
-def one_pack(batch: list[Tokens]) -> PrefixTreePack:
-    (pack,) = pack_sequences(batch, budget=10_000).packs
-    return pack
-
-
-def wide_tree() -> PrefixTreePack:
-    """A short shared prompt with many long answers, for which runs pay."""
-    rng = np.random.default_rng(0)
-    prompt = tuple(rng.integers(3, 200, 20).tolist())
-    return one_pack([Tokens(prompt, tuple(rng.integers(3, 200, 30).tolist())) for _ in range(8)])
 
 
 def inputs(heads: int, kv_heads: int, nodes: int) -> list[Tensor]:

@@ -108,7 +108,13 @@ class TorchBackend:
             ModelNotFoundError: no such model, with the way to get it.
             BackendError: the device is missing, the model cannot be trained here, or the servers that `serve` starts do not start.
         """
-        loaded = load_model(options.model, dtype=torch.float32, device=_device(options.device))
+        device = _device(options.device)
+        if options.tree_attention == "flex" and device.type == "cpu":
+            raise BackendError(
+                'tree_attention = "flex" needs a GPU, and torch sees none: it has no backward of FlexAttention on a CPU',
+                cure='Use tree_attention = "auto" in [torch]',
+            )
+        loaded = load_model(options.model, dtype=torch.float32, device=device)
         compute = choose_compute(
             loaded,
             precision=options.precision,

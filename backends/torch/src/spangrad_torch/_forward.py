@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spangrad.transitions import FloatArray, PrefixTreePack, pack_sequences
+from spangrad_torch._flex_attention import flex_mask
 from spangrad_torch._tree_attention import worthwhile_runs
 
 
@@ -109,13 +110,13 @@ class _Choice(torch.autograd.Function):
 
 def _tree_arguments(model: PreTrainedModel, pack: PrefixTreePack) -> dict[str, Any]:
     """The pack's mask, true where attention is allowed, the depth of each node as its position, and its runs if they pay."""
+    positions = torch.from_numpy(pack.positions)[None].to(model.device)
+    if (flexible := flex_mask(model, pack)) is not None:
+        return {"attention_mask": flexible, "position_ids": positions}
     node = torch.arange(len(pack), device=model.device)
     subtree_end = torch.from_numpy(pack.subtree_end).to(model.device)
     mask = (node[None, :] <= node[:, None]) & (node[:, None] < subtree_end[None, :])
-    arguments: dict[str, Any] = {
-        "attention_mask": mask[None, None],
-        "position_ids": torch.from_numpy(pack.positions)[None].to(model.device),
-    }
+    arguments: dict[str, Any] = {"attention_mask": mask[None, None], "position_ids": positions}
     if (runs := worthwhile_runs(model, pack)) is not None:
         arguments["tree_runs"] = runs
     return arguments

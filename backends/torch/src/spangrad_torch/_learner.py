@@ -25,6 +25,7 @@ from spangrad.transitions import FloatArray, TransitionBatch
 from spangrad_torch._batch_check import check_batch
 from spangrad_torch._checkpoint import load_state, save_state
 from spangrad_torch._export import export_model
+from spangrad_torch._flex_attention import attend_by_flex
 from spangrad_torch._forward import takes_tree_masks
 from spangrad_torch._gradient import accumulate, pack_logprobs, pack_values
 from spangrad_torch._memory import release_freed
@@ -86,7 +87,7 @@ class TorchLearner:
         self._vocabulary = int(self._model.config.get_text_config().vocab_size)
         self._autocast_dtype = autocast
         self._trained = Trained(self._model, options, seed=seed)
-        attend_by_runs(self._model)
+        (attend_by_flex if options.tree_attention == "flex" else attend_by_runs)(self._model)
         self._version = 0
         self._busy = asyncio.Lock()
         self._worker = Worker(threads)

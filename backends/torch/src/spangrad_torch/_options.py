@@ -55,6 +55,9 @@ class TorchOptions(BaseModel):
     """Most tokens of a prompt and its answer that are trained on; lowered to the model's context."""
     max_tokens_per_pass: int = Field(default=512, ge=1)
     """Token positions of one forward and backward pass; more passes are accumulated. Bounds memory, not results."""
+    tree_attention: Literal["auto", "flex"] = "auto"
+    """How the learner attends over shared prefixes. auto: by the paths of the tree on a CPU, by a dense mask on a GPU; flex: by
+    FlexAttention, on a GPU only."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is scaled down to this norm."""
     betas: tuple[DecayRate, DecayRate] = Field(default=(0.9, 0.95), strict=False)
@@ -75,6 +78,12 @@ class TorchOptions(BaseModel):
             raise ValueError(
                 f'{", ".join(idle)} would do nothing with sampler = "{self.sampler}", which has settings of its own'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _flex_needs_a_gpu(self) -> Self:
+        if self.tree_attention == "flex" and self.device == "cpu":
+            raise ValueError('tree_attention = "flex" needs a GPU: torch has no backward of FlexAttention on a CPU')
         return self
 
     @property
