@@ -25,8 +25,8 @@ except ValueError as error:
 else:
     print(json.dumps(None))
 """
-_MOST_WORDS: Final = 400
-"""vLLM goes on with all models that it has."""
+_MOST: Final = 400
+"""Characters of what vLLM says."""
 
 
 def require_architecture(installation: Installation, folder: Path) -> None:
@@ -66,7 +66,7 @@ def _asked(installation: Installation, folder: Path) -> str | None:
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         told = (getattr(error, "stderr", None) or str(error)).strip()
         raise BackendError(
-            f"vLLM {installation.version} of {installation.python} does not work: {told[-_MOST_WORDS:]}",
+            f"vLLM {installation.version} of {installation.python} does not work: {told[-_MOST:]}",
             cure="Install it again, and see whether `import vllm` works there",
         ) from error
-    return None if refusal is None else " ".join(refusal.split())[:_MOST_WORDS]
+    return None if refusal is None else " ".join(refusal.split()).partition(" Supported architectures:")[0][:_MOST]
