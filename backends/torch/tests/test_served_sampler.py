@@ -28,7 +28,9 @@ from spangrad.transitions import Transition, TransitionBatch
 from spangrad_torch import TorchBackend, TorchOptions
 from spangrad_torch.plugin import TorchFactory
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft 0.21 with transformers 5.24
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing`:FutureWarning"
+)  # peft 0.21 with transformers 5.24
 
 PROMPT = (1, 40, 41, 42)
 FAST: dict[str, Any] = {"precision": "fp32", "train_threads": 1}
