@@ -116,18 +116,19 @@ class EndpointSampler:
             deltas = [self._delta(choice, request) for choice in chunk["choices"]]
             for delta in deltas:
                 counts[delta.choice] += len(delta.token_ids)
-            # Servers have been seen to leave tokens out of a stream (vllm#27482). Usage is the choice's so far where there is one
-            # in the chunk, and that of all of them in the last chunk, which has none.
-            seen = counts[deltas[0].choice] if len(deltas) == 1 else sum(counts)
-            if (usage := chunk.get("usage")) and (told := usage["completion_tokens"]) != seen:
-                raise EngineError(f"The endpoint {self.url} sent {seen} of {told} tokens", status=502)
-            return deltas
+            told = usage["completion_tokens"] if (usage := chunk.get("usage")) else None
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise EngineError(
                 f"The answer of the endpoint {self.url} is not in the shape of completions with token ids: {error!r}",
                 cure="It must honour return_token_ids and logprobs; without them take its messages, not its tokens",
                 status=502,
             ) from error
+        # Servers have been seen to leave tokens out of a stream (vllm#27482). In a chunk with a choice usage is that choice's so far,
+        # in the last one, which has none, that of all of them.
+        seen = counts[deltas[0].choice] if len(deltas) == 1 else sum(counts)
+        if told is not None and told != seen:
+            raise EngineError(f"The endpoint {self.url} sent {seen} of {told} tokens", status=502)
+        return deltas
 
     def _delta(self, choice: Mapping[str, Any], request: SampleRequest) -> SampleDelta:
         if (seen := choice.get("prompt_token_ids")) is not None and tuple(seen) != request.prompt_ids:
