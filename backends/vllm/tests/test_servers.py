@@ -65,6 +65,7 @@ async def test_an_answer_is_what_the_server_draws_with_its_log_probabilities_tex
         "logprobs": 1,
         "seed": 3,
         "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "stop_token_ids": [65],
@@ -163,13 +164,15 @@ async def test_what_a_server_is_started_with(start: Start, model: ServedModel, t
     assert "the fake begins" in (logs / "vllm-0.log").read_text()
 
 
-async def test_a_server_that_does_not_start_is_told_with_the_last_lines_of_its_log(
+async def test_a_server_that_does_not_start_is_told_with_the_cause_and_the_last_lines_of_its_log(
     start: Start, model: ServedModel
 ) -> None:
-    with pytest.raises(BackendError, match="ended while starting") as caught:
+    with pytest.raises(
+        BackendError, match=r"while starting \(exit status 1\): ValueError: No available memory for the cache blocks\."
+    ) as caught:
         await start(model, {"die_at_start": True})
 
-    assert "CUDA error: out of memory, as it were" in caught.value.cure
+    assert "leaked objects" in caught.value.cure
 
 
 async def test_a_server_that_does_not_answer_in_time_is_told_and_ended(start: Start, model: ServedModel) -> None:
@@ -177,7 +180,7 @@ async def test_a_server_that_does_not_answer_in_time_is_told_and_ended(start: St
         await start(model, {"load_seconds": 60}, start_timeout=1)
 
     assert "Raise start_timeout" in caught.value.cure
-    assert "the fake begins" in caught.value.cure
+    assert "vllm-0.log" in caught.value.cure
 
 
 async def test_closing_ends_all_of_a_servers_processes_even_those_that_will_not(

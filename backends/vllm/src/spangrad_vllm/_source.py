@@ -131,9 +131,9 @@ async def until_healthy(server: Server, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             while not await server.control.healthy():
-                if server.process is not None and (end := server.process.end) is not None:
+                if server.process is not None and server.process.end is not None:
                     raise BackendError(
-                        f"A vLLM server ended while starting ({end})",
+                        f"A vLLM server ended while starting {server.process.how_it_ended()}",
                         cure="See why below" + server.process.last_lines(),
                     )
                 await asyncio.sleep(_POLL_SECONDS)
