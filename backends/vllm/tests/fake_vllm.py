@@ -81,9 +81,8 @@ class Fake:
 
     async def info(self, _: web.Request) -> web.Response:
         mode, device = self.arguments.logprobs_mode, self.faults.get("device", "cpu")
-        return web.json_response(
-            {"vllm_config": {"model_config": {"logprobs_mode": mode}, "device_config": {"device_type": device}}}
-        )
+        model = {"model": self.arguments.model, "logprobs_mode": mode}
+        return web.json_response({"vllm_config": {"model_config": model, "device_config": {"device_type": device}}})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()

@@ -27,6 +27,7 @@ from backends.vllm.tests.conftest import (
     told,
     until,
     urls,
+    weights,
 )
 from backends.vllm.tests.fake_vllm import logprob
 
@@ -316,6 +317,24 @@ async def test_a_running_server_that_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(BackendError, match=what):
         await attach(model, running(faults, **options))
+
+
+async def test_a_tied_model_is_attached_to_on_a_cpu_where_only_adapters_of_that_very_model_change(
+    running: Any, model: ServedModel, tmp_path: Path
+) -> None:
+    (model.folder / "model.safetensors").unlink()  # nothing in it has an output layer of its own
+    lora = dataclasses.replace(model, adapter_rank=8)
+    url = running()
+
+    with pytest.raises(BackendError, match="computes on a CPU, where vLLM cannot take new weights"):
+        await attach(model, url)
+    with pytest.raises(BackendError, match="and it serves") as caught:
+        await attach(lora, running(model=weights(tmp_path / "other", 3)))
+    assert f"--model {model.folder}" in caught.value.cure
+    servers = await attach(lora, url)
+    assert ids(await drawn(servers.policies["policy"], EIGHT)) == expected(PROMPT, 8)
+    await servers.close()
+    await (await attach(lora, running({"device": "cuda"}, model=tmp_path / "other"))).close()
 
 
 async def test_a_running_server_that_is_lost_is_waited_for_and_given_the_present_weights(
