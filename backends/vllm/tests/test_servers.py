@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -335,6 +336,22 @@ async def test_a_tied_model_is_attached_to_on_a_cpu_where_only_adapters_of_that_
     assert ids(await drawn(servers.policies["policy"], EIGHT)) == expected(PROMPT, 8)
     await servers.close()
     await (await attach(lora, running({"device": "cuda"}, model=tmp_path / "other"))).close()
+
+
+async def test_logs_are_kept_where_there_are_some_of_a_server_that_did_not_start(
+    running: Any, start: Start, model: ServedModel
+) -> None:
+    with pytest.raises(BackendError):
+        await attach(model, running({"version": "0.23.0"}))
+    assert log_folders() == []
+    with pytest.raises(BackendError):
+        await start(model, {"die_at_start": True})
+    assert len(log_folders()) == 1
+
+
+def log_folders() -> list[Path]:
+    """That are there."""
+    return list(Path(tempfile.gettempdir()).glob("spangrad-vllm-*"))
 
 
 async def test_a_running_server_that_is_lost_is_waited_for_and_given_the_present_weights(
