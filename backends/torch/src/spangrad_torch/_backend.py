@@ -20,6 +20,7 @@ from spangrad_torch._precision import Compute, choose_compute
 from spangrad_torch._pretrained import read_pretrained
 from spangrad_torch._sampler_orders import SamplerSetup
 from spangrad_torch._sampler_process import RemoteSampler, SamplerProcess
+from spangrad_torch._serving import Serve, Serving
 from spangrad_torch._weight_file import weight_folder
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ class TorchBackend:
         seed: of the adapters' first weights and of answers sampled without a seed.
         policies: names of the policies.
         initial: also serve the model as it was loaded.
+        serve: starts the servers that draw answers; only with `options.served`.
 
     Raises:
-        BackendError: the adapter's target layers are not in the model, or the sampler's process cannot start.
+        BackendError: the adapter's target layers are not in the model, or the sampler's process or servers cannot start.
     """
 
     name = "torch"
@@ -54,15 +56,22 @@ class TorchBackend:
         seed: int,
         policies: Sequence[str] = (SOLE_POLICY,),
         initial: bool = False,
+        serve: Serve | None = None,
     ) -> None:
         self._loaded = loaded
         self._compute = compute
+        self._options = options
         share = options.adapter_options is not None
         models = [loaded, *(copied(loaded, share_weights=share) for _ in policies[1:])]
         names: list[str | None] = [*policies, *([None] if initial else [])]
         self._process: SamplerProcess | None = None
+        self._serving: Serving | None = None
         samplers: Mapping[str | None, ServingSampler]
-        if options.sampler == "process":
+        if serve is not None:
+            served = dict(zip(policies, models, strict=True))
+            serving = self._serving = Serving(serve, served, options, initial=initial, seed=seed)
+            samplers = dict(serving.samplers.items())
+        elif options.sampler == "process":
             device = str(loaded.model.device)
             setup = SamplerSetup(options, compute, device, seed, tuple(policies), initial, weight_folder())
             process = self._process = SamplerProcess(setup)
@@ -72,21 +81,32 @@ class TorchBackend:
             for model in frozen:
                 compute.apply(model.model)
             samplers = make_samplers(dict(zip(names, [*models, *frozen], strict=True)), compute, options, seed=seed)
-        self._policies = {
-            name: TorchPolicy(model, samplers[name], compute, options, seed=seed + number)
-            for number, (name, model) in enumerate(zip(policies, models, strict=True))
-        }
-        self._initial = samplers.get(None)
+        try:
+            self._policies = {
+                name: TorchPolicy(model, samplers[name], compute, options, seed=seed + number)
+                for number, (name, model) in enumerate(zip(policies, models, strict=True))
+            }
+        except BackendError:
+            if self._serving is not None:
+                self._serving.close_now()
+            raise
+        self._own_initial = samplers.get(None)
 
     @classmethod
     def load(
-        cls, options: TorchOptions, *, seed: int, policies: Sequence[str] = (SOLE_POLICY,), initial: bool = False
+        cls,
+        options: TorchOptions,
+        *,
+        seed: int,
+        policies: Sequence[str] = (SOLE_POLICY,),
+        initial: bool = False,
+        serve: Serve | None = None,
     ) -> Self:
         """Loads the model and measures how to compute where an option says auto.
 
         Raises:
             ModelNotFoundError: no such model, with the way to get it.
-            BackendError: the device is missing, or the model cannot be trained here.
+            BackendError: the device is missing, the model cannot be trained here, or the servers that `serve` starts do not start.
         """
         device = _device(options.device)
         if options.tree_attention == "flex" and device.type == "cpu":
@@ -98,10 +118,10 @@ class TorchBackend:
         compute = choose_compute(
             loaded,
             precision=options.precision,
-            decode_threads=options.decode_threads,
+            decode_threads=1 if options.served else options.decode_threads,
             train_threads=options.train_threads,
         )
-        return cls(loaded, compute, options, seed=seed, policies=policies, initial=initial)
+        return cls(loaded, compute, options, seed=seed, policies=policies, initial=initial, serve=serve)
 
     @property
     def policies(self) -> Mapping[str, TorchPolicy]:
@@ -109,9 +129,9 @@ class TorchBackend:
         return self._policies
 
     @property
-    def initial(self) -> ServingSampler | None:
+    def initial(self) -> Sampler | None:
         """Draws from the model as it was loaded, if that was asked for."""
-        return self._initial
+        return self._own_initial if self._serving is None else self._serving.initial
 
     @property
     def chat_format(self) -> ChatFormat:
@@ -120,8 +140,8 @@ class TorchBackend:
 
     @property
     def mismatch(self) -> bool:
-        """In bf16 sampler and learner round apart."""
-        return self._compute.autocast is not None
+        """In bf16 sampler and learner round apart, and servers compute in ways of their own."""
+        return self._serving is not None or self._compute.autocast is not None
 
     def describe(self) -> Mapping[str, Any]:
         """Model, parameters, precision, threads and library versions, for the run's summary."""
@@ -136,8 +156,8 @@ class TorchBackend:
             "training": first.learner.training,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "precision": "fp32" if self._compute.autocast is None else "bf16",
-            "sampler": "shared" if self._process is None else "process",
-            "decode_threads": self._compute.decode_threads,
+            "sampler": self._options.sampler,
+            **({"decode_threads": self._compute.decode_threads} if self._serving is None else self._serving.describe()),
             "train_threads": self._compute.train_threads,
             "prefix_tree": first.learner.shares_prefixes,
             "context_length": first.sampler.context_length,
@@ -150,10 +170,12 @@ class TorchBackend:
         """Stops samplers and learners; answers under way fail."""
         for policy in self._policies.values():
             await policy.close()
-        if self._initial is not None:
-            await self._initial.close()
+        if self._own_initial is not None:
+            await self._own_initial.close()
         if self._process is not None:
             await self._process.close()
+        if self._serving is not None:
+            await self._serving.close()
 
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 All of it runs in one worker thread, so the event loop stays free. The weights are the very tensors the sampler reads: a step
 happens while the sampler is paused, and from then on answers are drawn with the new weights. Every step therefore raises the
-policy version; `publish` only has to say which it is. A sampler in another process has weights of its own, which `publish` replaces.
+policy version; `publish` only has to say which it is. A sampler elsewhere has weights of its own, which `publish` replaces.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class TorchLearner:
         """The policy version of the present weights, which the sampler draws with from now on, if it has not since the last step.
 
         Raises:
-            BackendError: they cannot be handed to the sampler's process.
+            BackendError: they cannot be handed to the sampler.
         """
         async with self._busy:
             await self._sampler.take(self._trained.weights, self._version)

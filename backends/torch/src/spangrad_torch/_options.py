@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DecayRate = Annotated[float, Field(strict=True, ge=0, lt=1)]
+OWN_SAMPLERS: Final = ("shared", "process")
+_OWN_SAMPLERS_SETTINGS: Final = ("decode_threads", "max_rows", "prefix_cache_mb")
 Threads = Literal["auto"] | Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -37,9 +39,10 @@ class TorchOptions(BaseModel):
     """Threads of the sampler; auto measures. A GPU needs none."""
     train_threads: Threads = "auto"
     """Threads of the learner; auto measures. Results are bit-equal between runs only on one thread."""
-    sampler: Literal["shared", "process"] = "shared"
+    sampler: str = Field(default="shared", min_length=1)
     """shared draws with the learner's own weights; process with a copy of them in a process of its own, so that neither slows the
-    other down where rollouts overlap with learning."""
+    other down where rollouts overlap with learning. Any other is the name of a plug-in that brings servers, such as vllm, whose
+    settings are a table of that name within this one."""
     max_rows: int = Field(default=64, ge=1)
     """Most answers sampled at the same time."""
     prefix_cache_mb: int = Field(default=256, ge=0)
@@ -69,10 +72,28 @@ class TorchOptions(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _samplers_settings_go_with_it(self) -> Self:
+        idle = [name for name in _OWN_SAMPLERS_SETTINGS if self.served and name in self.model_fields_set]
+        if idle:
+            raise ValueError(
+                f'{", ".join(idle)} would do nothing with sampler = "{self.sampler}", which has settings of its own'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _flex_needs_a_gpu(self) -> Self:
         if self.tree_attention == "flex" and self.device == "cpu":
             raise ValueError('tree_attention = "flex" needs a GPU: torch has no backward of FlexAttention on a CPU')
         return self
+
+    @property
+    def served(self) -> bool:
+        """Answers are drawn by servers that another plug-in brings."""
+        return self.sampler not in OWN_SAMPLERS
+
+    def filled_in(self) -> dict[str, Any]:
+        """All settings that do something, defaults included; gives an equal object when read again."""
+        return self.model_dump(mode="json", exclude=set(_OWN_SAMPLERS_SETTINGS) if self.served else set())
 
     @property
     def adapter_options(self) -> LoraOptions | None:

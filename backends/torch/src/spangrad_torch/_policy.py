@@ -12,8 +12,9 @@ from spangrad_torch._options import TorchOptions
 from spangrad_torch._precision import Compute
 from spangrad_torch._sampler import TorchSampler
 from spangrad_torch._sampler_process import RemoteSampler
+from spangrad_torch._served_sampler import ServedSampler
 
-ServingSampler = TorchSampler | RemoteSampler
+ServingSampler = TorchSampler | RemoteSampler | ServedSampler
 
 
 class TorchPolicy:

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spangrad.backend import FinishReason, SampleDelta, SampleRequest
+from spangrad.backend import AnswerText, FinishReason, SampleDelta, SampleRequest
 from spangrad.errors import BackendError
-from spangrad_torch._answer_text import AnswerText
 from spangrad_torch._decoder import Decoder, Row
 from spangrad_torch._decoder_check import check_model
 from spangrad_torch._drawing import DrawnToken

@@ -40,7 +40,7 @@ def write_weights(weights: Mapping[str, Tensor], path: Path) -> None:
         path.unlink(missing_ok=True)
         size = sum(weight.numel() * weight.element_size() for weight in weights.values())
         raise BackendError(
-            f"The new weights cannot be handed to the sampler's process: {path.parent} takes no file of {size >> 20} MB ({error})",
+            f"The new weights cannot be handed to the sampler: {path.parent} takes no file of {size >> 20} MB ({error})",
             cure='Make room there, or use sampler = "shared" in [torch]',
         ) from error
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spangrad.backend import CORRECTIONS, LOSSES, SOLE_POLICY, Backend, Capabilities, ChatFormat
 from spangrad.plugins import Register, hookimpl
-from spangrad_torch._options import TorchOptions
+from spangrad_torch._sampler_choice import read_options
 
 if TYPE_CHECKING:
     from spangrad.backend import BackendFactory
@@ -32,13 +33,16 @@ class TorchFactory:
         """Validates the backend's table of train.toml and fills in the defaults.
 
         Raises:
-            pydantic.ValidationError: wrong or unknown options, all of them at once.
+            pydantic.ValidationError: wrong or unknown options, all of them at once, those of the servers that draw answers too.
         """
-        return TorchOptions.model_validate(dict(options)).model_dump(mode="json")
+        return read_options(options).filled_in()
 
     def may_mismatch(self, options: Mapping[str, Any]) -> bool:
-        """In fp32 sampler and learner agree to rounding; auto may choose bf16, in which they do not."""
-        return TorchOptions.model_validate(dict(options)).precision != "fp32"
+        """In fp32 our samplers and the learner agree to rounding; auto may choose bf16, in which they do not. Servers compute in ways
+        of their own.
+        """
+        checked = read_options(options).torch
+        return checked.served or checked.precision != "fp32"
 
     def chat_format(self, options: Mapping[str, Any]) -> ChatFormat:
         """Loads the model's tokenizer and chat template, but no weights.
@@ -49,7 +53,7 @@ class TorchFactory:
         """
         from spangrad_torch._backend import load_chat_format  # noqa: PLC0415 - torch is imported only when something is loaded
 
-        return load_chat_format(TorchOptions.model_validate(dict(options)))
+        return load_chat_format(read_options(options).torch)
 
     def create(
         self,
@@ -69,12 +73,17 @@ class TorchFactory:
 
         Raises:
             ModelNotFoundError: no such model, with the way to get it.
-            BackendError: the device is missing or the model is of a kind that cannot be trained here.
+            BackendError: the device is missing, the model is of a kind that cannot be trained here, or the servers that are to draw
+                answers lack something or do not start.
         """
         from spangrad_torch._backend import TorchBackend  # noqa: PLC0415 - torch is imported only when a model is loaded
 
-        checked = TorchOptions.model_validate(dict(options))
-        return TorchBackend.load(checked, seed=seed, policies=policies, initial=initial)
+        checked = read_options(options)
+        serve = None
+        if checked.servers is not None:
+            checked.servers.require(checked.table or {})  # before the model is loaded, which may take long
+            serve = partial(checked.servers.start, checked.table or {})
+        return TorchBackend.load(checked.torch, seed=seed, policies=policies, initial=initial, serve=serve)
 
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """The contract between spangrad and whatever samples and updates a model."""
 
+from spangrad.backend._answer_text import AnswerText
 from spangrad.backend._chat_format import ChatFormat, Message, ParsedAnswer
 from spangrad.backend._corrections import (
     CORRECTIONS,
@@ -38,12 +39,14 @@ from spangrad.backend._protocols import (
     UpdateBatch,
     UpdateReport,
 )
+from spangrad.backend._served import SamplerFactory, Served, ServedModel, ServedPolicy
 
 __all__ = [
     "CORRECTIONS",
     "LARGEST_COEFFICIENT",
     "LOSSES",
     "SOLE_POLICY",
+    "AnswerText",
     "Backend",
     "BackendFactory",
     "Capabilities",
@@ -71,8 +74,12 @@ __all__ = [
     "SampleDelta",
     "SampleRequest",
     "Sampler",
+    "SamplerFactory",
     "SamplingParams",
     "Sapo",
+    "Served",
+    "ServedModel",
+    "ServedPolicy",
     "TruncatedIS",
     "UpdateBatch",
     "UpdateReport",

@@ -16,7 +16,7 @@ from spangrad.plugins._report import PluginRow, PluginState
 from spangrad.plugins._selection import ONLY, STRICT, Selection
 
 if TYPE_CHECKING:
-    from spangrad.backend import BackendFactory
+    from spangrad.backend import BackendFactory, SamplerFactory
     from spangrad.lightningrl import AdvantageEstimatorFactory, CreditAssignerFactory
     from spangrad.plugins._registry import Integration, Kind
 
@@ -44,6 +44,11 @@ class Plugins:
     def backends(self) -> Kind[BackendFactory]:
         """Training backends."""
         return self._kinds.backends
+
+    @property
+    def samplers(self) -> Kind[SamplerFactory]:
+        """Servers that draw answers beside a backend's learner."""
+        return self._kinds.samplers
 
     @property
     def integrations(self) -> Kind[Integration]:

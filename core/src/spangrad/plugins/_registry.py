@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from spangrad.errors import PluginError
 
 if TYPE_CHECKING:
-    from spangrad.backend import BackendFactory
+    from spangrad.backend import BackendFactory, SamplerFactory
     from spangrad.lightningrl import AdvantageEstimatorFactory, CreditAssignerFactory
 
 T = TypeVar("T")
@@ -127,13 +127,14 @@ class Kinds:
 
     def __init__(self, explain_unknown: Callable[[str, str], PluginError | None] | None = None) -> None:
         self.backends: Kind[BackendFactory] = Kind("backend", explain_unknown)
+        self.samplers: Kind[SamplerFactory] = Kind("sampler", explain_unknown)
         self.integrations: Kind[Integration] = Kind("integration", explain_unknown)
         self.credit_assigners: Kind[CreditAssignerFactory] = Kind("credit assigner", explain_unknown)
         self.advantage_estimators: Kind[AdvantageEstimatorFactory] = Kind("advantage estimator", explain_unknown)
 
     def all(self) -> tuple[Kind[Any], ...]:
         """Every kind."""
-        return (self.backends, self.integrations, self.credit_assigners, self.advantage_estimators)
+        return (self.backends, self.samplers, self.integrations, self.credit_assigners, self.advantage_estimators)
 
     def merge(self, other: Kinds) -> None:
         """Adds all that `other` holds.
@@ -161,6 +162,10 @@ class Register:
     def backend(self, name: str, factory: BackendFactory) -> None:
         """A training backend, for `[backend] name = ...`; making the factory must not import its framework."""
         self._kinds.backends.add(self._row(name, factory))
+
+    def sampler(self, name: str, factory: SamplerFactory) -> None:
+        """Servers to draw answers beside a backend's learner, for the backend's setting `sampler`."""
+        self._kinds.samplers.add(self._row(name, factory))
 
     def integration(self, name: str, integration: Integration) -> None:
         """Hooks for an agent framework or client library; the framework is imported by `attach`, not before."""

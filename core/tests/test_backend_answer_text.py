@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spangrad_torch._answer_text import AnswerText
+from spangrad.backend import AnswerText
 
 
 def decode(ids: Sequence[int]) -> str:
