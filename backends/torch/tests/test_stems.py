@@ -89,10 +89,8 @@ def test_attention_over_stems_is_attention_over_whole_rows(
         for i, (its_stem, position) in enumerate(zip(rows, positions.tolist(), strict=True)):
             parts = [] if its_stem is None else [its_stem.key_values[2 * layer : 2 * layer + 2]]
             parts += [slots.data[2 * layer : 2 * layer + 2, i, :, :position], torch.stack([key[i], value[i]])]
-            whole = torch.cat(parts, dim=2)
-            expected = functional.scaled_dot_product_attention(
-                query[i], *whole.repeat_interleave(groups, dim=1), scale=scaling
-            )
+            keys, values = torch.cat(parts, dim=2).repeat_interleave(groups, dim=1)
+            expected = functional.scaled_dot_product_attention(query[i], keys, values, scale=scaling)
             torch.testing.assert_close(attended[i, 0], expected[:, 0], rtol=1e-4, atol=1e-5)
 
 

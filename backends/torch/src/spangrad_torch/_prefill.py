@@ -53,7 +53,8 @@ class PrefillPlan:
             owner[path] = i
 
         def path_to(_: int, end: int) -> IntArray:
-            return self.paths[owner[known + start + end - 1]][: depths[end - 1] + 1]
+            path: IntArray = self.paths[int(owner[known + start + end - 1])]
+            return path[: int(depths[end - 1]) + 1]
 
         return make_runs(depths, np.flatnonzero(~follows), path_to, groups=groups)
 

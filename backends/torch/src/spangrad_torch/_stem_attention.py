@@ -62,7 +62,7 @@ class StemView(DecodeView):
         """Scaled queries (B, K, G, D) to what `partial_attention` gives for each row's stem."""
         _, kv_heads, groups, size = query.shape
         queries = query[self._order].transpose(0, 1).reshape(kv_heads, -1, size)  # (K, N G, D)
-        of_stems = queries.split([members * groups for _, members in self._stems], dim=1)
+        of_stems = queries.split_with_sizes([members * groups for _, members in self._stems], dim=1)
         parts = [
             partial_attention(some, key_values[2 * self._layer], key_values[2 * self._layer + 1])
             for some, (key_values, _) in zip(of_stems, self._stems, strict=True)
