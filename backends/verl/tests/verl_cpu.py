@@ -90,6 +90,7 @@ class _Device(ModuleType):
 _DEVICE = _Device("cpu_device")
 _DEVICE.current_device = lambda: torch.device("cpu")  # type: ignore[attr-defined]
 _DEVICE.get_device_properties = lambda *_: SimpleNamespace(total_memory=0)  # type: ignore[attr-defined]
+_DEVICE.mem_get_info = lambda *_: (0, 0)  # type: ignore[attr-defined]
 
 
 if os.environ.get("WG_BACKEND") == "ray":  # a worker of verl's on Ray

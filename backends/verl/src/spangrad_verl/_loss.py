@@ -14,6 +14,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.utils.padding import no_padding_2_padding
 
+from spangrad_verl._rows import MAX_LOG_RATIO
 from spangrad_verl._terms import LossTerms
 
 _SUM: Final = "token-sum"
@@ -65,7 +66,7 @@ def token_loss(
     tokens = mask.sum()
     sums = {"tokens": tokens}
     if terms.kl_form is not None:
-        penalty = kl_penalty(logprobs, rows["ref_log_prob"], terms.kl_form)
+        penalty = _kl(logprobs, rows["ref_log_prob"], terms.kl_form)
         loss = loss + terms.kl_coefficient * agg_loss(penalty * weights, mask, _SUM, dp_size=workers)
         sums["kl"] = (penalty * mask).sum()
     if entropies is not None:
@@ -78,3 +79,12 @@ def token_loss(
     # verl's own figures are means over the micro-batch's tokens.
     sums |= {f"verl/{name.removeprefix('actor/')}": value * tokens for name, value in told.items()}
     return loss, {name: float(value) for name, value in sums.items()}
+
+
+def _kl(logprobs: Tensor, reference: Tensor, form: str) -> Tensor:
+    """verl's estimate; but of k3 without its bound of 10, beyond which a token far from the reference has no gradient back to it."""
+    if form != "k3":
+        penalty: Tensor = kl_penalty(logprobs, reference, form)
+        return penalty
+    log_ratio = (reference - logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return log_ratio.exp() - 1 - log_ratio
