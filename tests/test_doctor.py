@@ -58,3 +58,12 @@ def test_doctor_says_in_words_what_a_part_needs() -> None:
         in shown
     )
     assert shown.endswith("Everything found can be used.\n")
+
+
+def test_doctor_says_what_a_sampler_lacks_which_is_no_problem() -> None:
+    shown = json.loads(doctor("--json"))
+
+    assert shown["samplers"]["vllm"].startswith(
+        f"not ready: vLLM is not installed in the environment of {sys.executable}"
+    )
+    assert shown["problems"] == []

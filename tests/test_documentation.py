@@ -18,6 +18,7 @@ from spangrad.training._overlong_config import OverlongTable
 from spangrad.training._policies import policy_conflicts
 from spangrad_torch import TorchOptions
 from spangrad_torch.plugin import TorchFactory
+from spangrad_vllm import VllmOptions
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
@@ -36,6 +37,7 @@ def documented(table: str) -> set[str]:
 
 def tables() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "`[torch]`", TorchOptions
+    yield "`[torch.vllm]`", VllmOptions
     yield "`[rewards.judge]`", JudgeTable
     yield "`[[rewards.rules]]`", RuleTable
     yield "`[rewards.overlong]`", OverlongTable

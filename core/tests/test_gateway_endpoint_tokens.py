@@ -69,6 +69,7 @@ def test_it_is_given_the_prompts_tokens_and_the_settings_that_count(serve: MakeS
         "n": 1,
         "logprobs": 0,
         "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
@@ -174,6 +175,9 @@ def chunk(**choice: Any) -> dict[str, Any]:
         (chunk(token_ids=None), "0 token ids with 1 log-probabilities"),
         (chunk(token_ids=None, logprobs=None), "token ids"),
         (chunk(index=None, logprobs={"token_logprobs": [None]}), "not in the shape"),
+        (chunk(index=1), "not in the shape"),
+        (chunk() | {"usage": {"completion_tokens": 2}}, "sent 1 of 2 tokens"),
+        ({"choices": [], "usage": {"completion_tokens": 1}}, "sent 0 of 1 tokens"),
         ({"choices": [{"text": "a"}]}, "not in the shape"),
         ({"object": "x"}, "KeyError('choices')"),
         ({"choices": 3}, "not in the shape"),
@@ -182,11 +186,21 @@ def chunk(**choice: Any) -> dict[str, Any]:
 def test_an_answer_that_cannot_be_trained_on_is_an_error(answer: dict[str, Any], words: str) -> None:
     sampler = EndpointSampler("http://127.0.0.1:9/v1", "m", context_length=10, policy_version=0)
     with pytest.raises(EngineError) as caught:
-        sampler._deltas(answer, SampleRequest((1,), SamplingParams()))
+        sampler._deltas(answer, SampleRequest((1,), SamplingParams()), [0])
     assert words in str(caught.value)
     assert caught.value.status == 502
 
 
 def test_chunks_without_choices_say_nothing() -> None:
     sampler = EndpointSampler("http://127.0.0.1:9/v1", "m", context_length=10, policy_version=0)
-    assert sampler._deltas({"choices": [], "usage": {}}, SampleRequest((1,), SamplingParams())) == []
+    assert sampler._deltas({"choices": [], "usage": {}}, SampleRequest((1,), SamplingParams()), [0]) == []
+
+
+def test_tokens_are_counted_for_each_choice_and_in_the_end_together() -> None:
+    sampler = EndpointSampler("http://127.0.0.1:9/v1", "m", context_length=10, policy_version=0)
+    request, counts = SampleRequest((1,), SamplingParams(), choices=2), [0, 0]
+    for index, tokens in ((0, 1), (1, 1), (0, 2)):
+        sampler._deltas(chunk(index=index) | {"usage": {"completion_tokens": tokens}}, request, counts)
+    assert sampler._deltas({"choices": [], "usage": {"completion_tokens": 3}}, request, counts) == []
+    with pytest.raises(EngineError, match="sent 2 of 3 tokens"):
+        sampler._deltas(chunk(index=1) | {"usage": {"completion_tokens": 3}}, request, counts)

@@ -38,8 +38,8 @@ def merging_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("merging-model"), merges)
 
 
-def make_tiny_model(folder: Path, merges: Sequence[tuple[str, str]] = ()) -> Path:
-    """Writes a model and its tokenizer into an empty folder."""
+def make_tiny_model(folder: Path, merges: Sequence[tuple[str, str]] = (), *, width: int = 32) -> Path:
+    """Writes a model and its tokenizer into an empty folder. It has four heads, which share its width."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [*SPECIAL_TOKENS, *alphabet, *map("".join, merges)]
     vocabulary = {token: i for i, token in enumerate(words)}
@@ -55,8 +55,8 @@ def make_tiny_model(folder: Path, merges: Sequence[tuple[str, str]] = ()) -> Pat
     fast.save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from backends.vllm.tests.conftest import Start, ask, drawn, expected, ids, is_alive, told, until, urls, weights
@@ -52,7 +51,7 @@ async def under_way(servers: VllmServers, pieces: list[SampleDelta], tokens: int
 
     async def read() -> None:
         async for delta in servers.policies["policy"].sample(ask(PROMPT, tokens, seed=1)):
-            pieces.append(delta)
+            pieces.append(delta)  # noqa: PERF401 - they are looked at as they come
 
     task = asyncio.create_task(read())
     await until(lambda: len(pieces) >= 5)
@@ -209,9 +208,7 @@ async def test_servers_that_die_of_every_answer_are_given_up_with_the_last_lines
         await servers.policies["policy"].take(model.folder, 1)
 
 
-async def test_a_server_that_cannot_be_replaced_is_one_clear_error(
-    start: Start, model: ServedModel, tmp_path: Path
-) -> None:
+async def test_a_server_that_cannot_be_replaced_is_one_clear_error(start: Start, model: ServedModel) -> None:
     servers = await start(model)
     policy = servers.policies["policy"]
     (model.folder / "weights").write_text("no number")
@@ -228,7 +225,7 @@ async def test_weights_that_a_server_refuses_are_an_error_where_they_are_publish
     servers = await start(model)
     told(urls(servers)[0], {"refuse_weights": True})
 
-    with pytest.raises(BackendError, match="answered 500 to /collective_rpc: .*out of memory"):
+    with pytest.raises(BackendError, match=r"answered 500 to /collective_rpc: .*out of memory"):
         await servers.policies["policy"].take(weights(model.handover / "policy-1", 1), 1)
 
 

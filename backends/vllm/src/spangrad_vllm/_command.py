@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ _MODULE: Final = "vllm.entrypoints.openai.api_server"
 """Not `vllm serve`: that fails where the distribution is not called vllm."""
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks of adapters that vLLM can be started for."""
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _GPU_SHARE: Final = 0.4
 _CPU_CACHE_GB: Final = 1
 
@@ -49,7 +51,7 @@ def server_command(
         "port": port,
         "model": str(folder),
         "served-model-name": BASE,
-        "dtype": options.dtype if options.dtype != "auto" else ("float32" if installation.on_cpu else "bfloat16"),
+        "dtype": served_dtype(installation, options),
         "max-model-len": served_context(options, model),
         "seed": model.seed,
         # Of the distribution that ids are drawn from, as `SampleDelta.logprobs` wants it.
@@ -61,7 +63,7 @@ def server_command(
     if installation.on_cpu:
         flags["enforce-eager"] = True  # compiling takes minutes and gains little here
     else:
-        flags["gpu-memory-utilization"] = options.gpu_memory or _GPU_SHARE
+        flags["gpu-memory-utilization"] = gpu_share(options)
         flags["tensor-parallel-size"] = options.gpus_per_server or 1
     if model.adapter_rank is not None:
         # Two of each policy: while one is exchanged both are there.
@@ -88,6 +90,33 @@ def served_context(options: VllmOptions, model: ServedModel) -> int:
     return options.context or model.context_length
 
 
+def served_dtype(installation: Installation, options: VllmOptions) -> str:
+    """Of the weights."""
+    if options.dtype != "auto":
+        return options.dtype
+    return "float32" if installation.on_cpu else "bfloat16"
+
+
+def cpu_cache_gb(options: VllmOptions) -> int:
+    """Gigabytes for keys and values of a server on the CPU."""
+    return options.cpu_cache_gb or _CPU_CACHE_GB
+
+
+def gpu_share(options: VllmOptions) -> float:
+    """What a server takes of a GPU's memory."""
+    return options.gpu_memory or _GPU_SHARE
+
+
+def shown_gpus(options: VllmOptions, number: int) -> Sequence[str]:
+    """The GPUs of the server of that number, as CUDA names them; without the setting `gpus`, the first of those that it would see."""
+    size = options.gpus_per_server or 1
+    if options.gpus:
+        first = number * size % len(options.gpus)
+        return [str(gpu) for gpu in options.gpus[first : first + size]]
+    shown = (options.environment.get(_VISIBLE) or os.environ.get(_VISIBLE) or "").split(",")
+    return [gpu.strip() for gpu in shown if gpu.strip()][:size] or [str(gpu) for gpu in range(size)]
+
+
 def _environment(installation: Installation, options: VllmOptions, model: ServedModel, number: int) -> dict[str, str]:
     variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # without it there are no routes to change weights
@@ -97,12 +126,10 @@ def _environment(installation: Installation, options: VllmOptions, model: Served
     if model.adapter_rank is not None:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
     if installation.on_cpu:
-        variables["VLLM_CPU_KVCACHE_SPACE"] = str(options.cpu_cache_gb or _CPU_CACHE_GB)
+        variables["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_cache_gb(options))
         variables["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
     if options.gpus:
-        size = options.gpus_per_server or 1
-        first = number * size % len(options.gpus)
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, options.gpus[first : first + size]))
+        variables[_VISIBLE] = ",".join(shown_gpus(options, number))
     return variables | options.environment
 
 

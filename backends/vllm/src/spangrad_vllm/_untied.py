@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from spangrad.errors import BackendError
+from spangrad_vllm._safetensors import begins, tensors
 
 _OUTPUT: Final = "lm_head.weight"
 _EMBEDDINGS: Final = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight")
@@ -26,7 +26,7 @@ _CHUNK: Final = 1 << 24
 
 def is_tied(folder: Path) -> bool:
     """Whether a Hugging Face folder holds no output layer of its own."""
-    return all(name != _OUTPUT for name, _, _ in _tensors(folder))
+    return all(name != _OUTPUT for name, _, _ in tensors(folder))
 
 
 def untie(folder: Path, into: Path) -> Path:
@@ -68,14 +68,14 @@ def untie(folder: Path, into: Path) -> Path:
 
 def _write_output(folder: Path, path: Path) -> None:
     """Copies the embedding under the output layer's name."""
-    for name, file, told in _tensors(folder):
+    for name, file, told in tensors(folder):
         if not name.endswith(_EMBEDDINGS):
             continue
         begin, end = told["data_offsets"]
         header = json.dumps({_OUTPUT: {**told, "data_offsets": [0, end - begin]}}).encode()
         header += b" " * (-len(header) % 8)
         with file.open("rb") as source, path.open("wb") as target:
-            source.seek(_begin(source) + begin)
+            source.seek(begins(source) + begin)
             target.write(struct.pack("<Q", len(header)) + header)
             left = end - begin
             while left:
@@ -85,21 +85,6 @@ def _write_output(folder: Path, path: Path) -> None:
         f"{folder} has neither an output layer nor an embedding whose name is known",
         cure='On a CPU vLLM can take its new weights only as adapters: adapter = "lora"',
     )
-
-
-def _tensors(folder: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Name, file and description of each tensor of a folder (safetensors: a header's length, the header, the data)."""
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as source:
-            size = _begin(source) - 8
-            header = json.loads(source.read(size))
-        yield from ((name, file, told) for name, told in header.items() if name != "__metadata__")
-
-
-def _begin(source: BinaryIO) -> int:
-    """Where the data begins; leaves the file at the header."""
-    source.seek(0)
-    return 8 + int(struct.unpack("<Q", source.read(8))[0])
 
 
 def _replace(path: Path, data: dict[str, Any]) -> None:

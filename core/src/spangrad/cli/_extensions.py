@@ -7,12 +7,17 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from spangrad.cli._algorithm_matrix import Part, algorithm_matrix
 from spangrad.cli._json_output import print_json
 from spangrad.cli._main import JsonOption, app
+from spangrad.errors import BackendError
+
+if TYPE_CHECKING:
+    from spangrad.backend import SamplerFactory
 
 
 @app.command()
@@ -56,17 +61,20 @@ def doctor(as_json: JsonOption = False) -> None:
         }
         for row in loaded.backends
     }
+    samplers = {row.name: _readiness(row.value) for row in loaded.samplers}
     algorithms = algorithm_matrix(loaded)
     broken = [row for row in loaded.report if row.state not in {PluginState.LOADED, PluginState.BLOCKED}]
     problems = [f"{row.distribution}: {row.state.value}, {row.reason} -> {row.cure}" for row in broken]
     if not backends:
         problems.append('No training backend is installed -> pip install "spangrad[torch]"')
     if as_json:
-        print_json({"machine": machine, "backends": backends, **algorithms, "problems": problems})
+        print_json({"machine": machine, "backends": backends, "samplers": samplers, **algorithms, "problems": problems})
     else:
         _print_table("machine", machine)
         for name, table in backends.items():
             _print_table(f"backend {name}", table)
+        if samplers:
+            _print_table("samplers", samplers)
         for kind, parts in algorithms.items():
             _print_table(kind, {name: _in_a_line(part) for name, part in parts.items()})
         for problem in problems:
@@ -74,6 +82,15 @@ def doctor(as_json: JsonOption = False) -> None:
         typer.echo("Everything found can be used." if not problems else f"{len(problems)} problem(s) found.")
     if problems:
         sys.exit(1)
+
+
+def _readiness(factory: SamplerFactory) -> str:
+    """Whether servers could be started with default settings. Where not, that is no problem as long as nobody asks for them."""
+    try:
+        factory.require(factory.check({}))
+    except BackendError as error:
+        return f"not ready: {error}"
+    return "ready"
 
 
 def _in_a_line(part: Part) -> str:

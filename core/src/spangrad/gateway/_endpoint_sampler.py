@@ -66,9 +66,10 @@ class EndpointSampler:
             EngineError: the server's own error with its status; 502 when it cannot be reached, breaks off, or does not say all that
                 a sampler must; 504 when it is silent.
         """
+        counts = [0] * request.choices
         async with aclosing(self._client.stream(_PATH, self._payload(request))) as chunks:
             async for chunk in chunks:
-                for delta in self._deltas(chunk, request):
+                for delta in self._deltas(chunk, request, counts):
                     yield delta
 
     async def close(self) -> None:
@@ -86,6 +87,7 @@ class EndpointSampler:
             "n": request.choices,
             "logprobs": request.top_logprobs,
             "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
         }
@@ -99,20 +101,34 @@ class EndpointSampler:
             payload["seed"] = params.seed
         return payload
 
-    def _deltas(self, chunk: Mapping[str, Any], request: SampleRequest) -> list[SampleDelta]:
+    def _deltas(self, chunk: Mapping[str, Any], request: SampleRequest, counts: list[int]) -> list[SampleDelta]:
         """What one chunk adds to each choice.
 
+        Args:
+            chunk: of the stream.
+            request: what was asked for.
+            counts: tokens of each choice so far; brought up to date.
+
         Raises:
-            EngineError: 502, it is not in the API's shape, or lacks ids or log-probabilities.
+            EngineError: 502, it is not in the API's shape, lacks ids or log-probabilities, or tokens are missing.
         """
         try:
-            return [self._delta(choice, request) for choice in chunk["choices"]]
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            deltas = [self._delta(choice, request) for choice in chunk["choices"]]
+            for delta in deltas:
+                counts[delta.choice] += len(delta.token_ids)
+            told = usage["completion_tokens"] if (usage := chunk.get("usage")) else None
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise EngineError(
                 f"The answer of the endpoint {self.url} is not in the shape of completions with token ids: {error!r}",
                 cure="It must honour return_token_ids and logprobs; without them take its messages, not its tokens",
                 status=502,
             ) from error
+        # Servers have been seen to leave tokens out of a stream (vllm#27482). In a chunk with a choice usage is that choice's so far,
+        # in the last one, which has none, that of all of them.
+        seen = counts[deltas[0].choice] if len(deltas) == 1 else sum(counts)
+        if told is not None and told != seen:
+            raise EngineError(f"The endpoint {self.url} sent {seen} of {told} tokens", status=502)
+        return deltas
 
     def _delta(self, choice: Mapping[str, Any], request: SampleRequest) -> SampleDelta:
         if (seen := choice.get("prompt_token_ids")) is not None and tuple(seen) != request.prompt_ids:
