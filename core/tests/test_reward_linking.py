@@ -386,6 +386,20 @@ async def weight_without_reward(world: World) -> None:
 
 
 @row
+async def over_http_while_it_runs(world: World) -> None:
+    def agent(_: Any, handle: Rollout) -> float:
+        ask(handle)
+        key = {"authorization": f"Bearer {world.gateway.evaluator_key}"}
+        url = f"{world.gateway.base_url}/rollouts/r/attempts/1/rewards"
+        httpx.post(url, json={"value": 0.5}, headers=key, trust_env=False).raise_for_status()
+        return 0.25
+
+    result = await world.played(agent, Judges())
+    assert sorted(told(result)) == [(0.25, "return_value"), (0.5, "http")]
+    assert result.reward == 0.75
+
+
+@row
 async def late_in_process(world: World) -> None:
     handles: list[Rollout] = []
 

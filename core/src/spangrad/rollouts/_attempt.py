@@ -245,7 +245,8 @@ class AttemptRunner:
         for reward in rewards:
             self.store.add_reward(reward)
         self.store.save_rollout(ended)
-        return RolloutResult(job, ended, ending.output, tuple(rewards), self.judges.weights, ending.derived.unlinked)
+        kept = tuple(self.store.rewards(*owner))  # with those that came over HTTP
+        return RolloutResult(job, ended, ending.output, kept, self.judges.weights, ending.derived.unlinked)
 
 
 def finished_rollout(job: RolloutJob, attempt: int, output: Any) -> FinishedRollout:
