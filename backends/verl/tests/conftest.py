@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from backends.verl.tests.fakes import FakeServed
 
 if TYPE_CHECKING:
     from spangrad_verl._actor_worker import ActorWorker
-    from spangrad_verl._checked import CheckedOptions
     from spangrad_verl._learner import VerlLearner
 
 HERE = Path(__file__).parent
@@ -25,18 +25,12 @@ if find_spec("verl") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     # Before verl is imported, here and in the workers that Ray starts.
-    os.environ.update(VERL_PLATFORM="cpu", VERL_USE_EXTERNAL_MODULES="verl_cpu", VERL_ENGINE_DEVICE="cuda", HF_HUB_OFFLINE="1")
+    os.environ.update(
+        VERL_PLATFORM="cpu", VERL_USE_EXTERNAL_MODULES="verl_cpu", VERL_ENGINE_DEVICE="cuda", HF_HUB_OFFLINE="1"
+    )
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     sys.path.insert(0, str(HERE))
 
-ON_CPU: Mapping[str, Any] = {
-    "trainer": {"device": "cpu"},
-    "actor_rollout_ref": {
-        "model": {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}},
-        "actor": {"fsdp_config": {"mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32"}, "use_torch_compile": False}},
-    },
-}
-"""`[verl]` of a run on a CPU: full precision, and torch's own attention."""
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -91,16 +85,13 @@ def process_group() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def checked(folder: Path, options: Mapping[str, Any]) -> CheckedOptions:
-    """`[verl]` with further options of verl's."""
-    from spangrad_verl._checked import read_options
-
-    return read_options({"model": str(folder), "max_sequence": 256, **ON_CPU, **options})
-
-
 @pytest.fixture
-def make_learner(model_folder: Path, tmp_path: Path, process_group: None) -> Callable[..., tuple[VerlLearner, ActorWorker, Any]]:
+def make_learner(
+    model_folder: Path, tmp_path: Path, process_group: None
+) -> Callable[..., tuple[VerlLearner, ActorWorker, Any]]:
     """Makes a learner whose one worker is in this process, the worker, and what the servers were given."""
+    from backends.verl.tests.settings import checked
+
     from spangrad_verl._actor_worker import ActorWorker
     from spangrad_verl._backend import learner_setup
     from spangrad_verl._learner import VerlLearner
@@ -117,21 +108,3 @@ def make_learner(model_folder: Path, tmp_path: Path, process_group: None) -> Cal
         return VerlLearner(worker, setup, model, served, tmp_path / "handover"), worker, served
 
     return make
-
-
-class FakeServed:
-    """Servers that only note which weights they are given."""
-
-    context_length = 512
-
-    def __init__(self) -> None:
-        self.policy_version = 0
-        self.weights: dict[str, Any] = {}
-        self.files: set[str] = set()
-
-    async def take(self, folder: Path, version: int) -> None:
-        from safetensors.torch import load_file
-
-        self.files = {file.name for file in folder.iterdir()}
-        self.weights = {name: t for file in folder.glob("*.safetensors") for name, t in load_file(file).items()}
-        self.policy_version = version

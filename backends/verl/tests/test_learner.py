@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transitions import batch, some, transition
+from backends.verl.tests.transitions import batch, some, transition
 
 from spangrad.backend import KlTerm, LossSettings
 from spangrad.errors import BackendError, CheckpointError
@@ -36,7 +36,9 @@ async def test_log_probabilities_are_those_of_plain_transformers_at_the_temperat
 
     for row, values in zip(ROWS.transitions, found, strict=True):
         logits = model(torch.tensor([row.prompt_ids + row.action_ids])).logits / row.temperature
-        wanted = logits.log_softmax(-1)[0, len(row.prompt_ids) - 1 : -1].gather(1, torch.tensor(row.action_ids)[:, None])
+        wanted = logits.log_softmax(-1)[0, len(row.prompt_ids) - 1 : -1].gather(
+            1, torch.tensor(row.action_ids)[:, None]
+        )
         np.testing.assert_allclose(values, wanted[:, 0].detach().numpy(), atol=2e-5)
 
 
@@ -123,7 +125,7 @@ async def test_a_checkpoint_that_lost_a_file_is_refused(make_learner: Made, tmp_
     await learner.save(tmp_path / "checkpoint")
     next((tmp_path / "checkpoint").glob("optim_*")).unlink()
 
-    with pytest.raises(CheckpointError, match="optim_world_size_1_rank_0.pt is missing"):
+    with pytest.raises(CheckpointError, match=r"optim_world_size_1_rank_0\.pt is missing"):
         await learner.load(tmp_path / "checkpoint")
 
 
@@ -132,7 +134,7 @@ async def test_a_checkpoint_of_other_training_is_refused(make_learner: Made, tmp
     await learner.save(tmp_path / "checkpoint")
     other, *_ = make_learner(**LORA)
 
-    with pytest.raises(CheckpointError, match="all weights of .* but this run trains adapters of rank 4"):
+    with pytest.raises(CheckpointError, match=r"all weights of .* but this run trains adapters of rank 4"):
         await other.load(tmp_path / "checkpoint")
 
 

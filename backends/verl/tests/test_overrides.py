@@ -52,7 +52,9 @@ def test_tables_and_dots_mean_the_same(tables: dict[str, Any]) -> None:
 
 
 def test_what_verls_class_takes_may_be_set_though_its_configuration_does_not_name_it() -> None:
-    assert written({"actor_rollout_ref.actor.optim.clip_grad": 0.5}) == ["++actor_rollout_ref.actor.optim.clip_grad=0.5"]
+    assert written({"actor_rollout_ref.actor.optim.clip_grad": 0.5}) == [
+        "++actor_rollout_ref.actor.optim.clip_grad=0.5"
+    ]
 
 
 def test_a_table_that_verl_leaves_empty_takes_anything() -> None:
@@ -89,10 +91,18 @@ def test_values_are_written_in_hydras_grammar(value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("tables", "key", "why"),
     [
-        ({"actor_rollout_ref": {"actor": {"stratgy": "fsdp2"}}}, "actor_rollout_ref.actor.stratgy", "did you mean strategy"),
+        (
+            {"actor_rollout_ref": {"actor": {"stratgy": "fsdp2"}}},
+            "actor_rollout_ref.actor.stratgy",
+            "did you mean strategy",
+        ),
         ({"nothing": {"like": 1}}, "nothing", "no such option"),
         ({"actor_rollout_ref.actor.optim.lr": 1.0}, "actor_rollout_ref.actor.optim.lr", "training.learning_rate"),
-        ({"actor_rollout_ref.actor": {"loss_agg_mode": "x"}}, "actor_rollout_ref.actor.loss_agg_mode", "algorithm.weighting"),
+        (
+            {"actor_rollout_ref.actor": {"loss_agg_mode": "x"}},
+            "actor_rollout_ref.actor.loss_agg_mode",
+            "algorithm.weighting",
+        ),
         ({"actor_rollout_ref.rollout.n": 4}, "actor_rollout_ref.rollout.n", "[verl.vllm]"),
         ({"trainer": {"total_epochs": 3}}, "trainer.total_epochs", "would do nothing"),
         ({"actor_rollout_ref.model.lora_rank": "8"}, "actor_rollout_ref.model.lora_rank", "an integer"),

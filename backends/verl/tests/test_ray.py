@@ -9,11 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FakeServed, checked
-from transitions import batch, some
+import ray
+from backends.verl.tests.fakes import FakeServed
+from backends.verl.tests.settings import checked
+from backends.verl.tests.transitions import batch, some
 
 from spangrad.backend import KlTerm, LossSettings
 from spangrad.errors import BackendError
+from spangrad_verl._backend import learner_setup
+from spangrad_verl._learner import VerlLearner
+from spangrad_verl._model_folder import ModelFolder
+from spangrad_verl._ray_workers import RayWorkers
+from spangrad_verl._worker_config import worker_config
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(600)]
 
@@ -23,12 +30,6 @@ ROWS = some(5)
 @pytest.fixture(scope="module")
 def on_ray(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A learner on two workers of one Ray."""
-    from spangrad_verl._backend import learner_setup
-    from spangrad_verl._learner import VerlLearner
-    from spangrad_verl._model_folder import ModelFolder
-    from spangrad_verl._ray_workers import RayWorkers
-    from spangrad_verl._worker_config import worker_config
-
     options = {
         "trainer": {"device": "cpu", "n_gpus_per_node": 2},
         "ray_kwargs": {"ray_init": {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 10**8}},
@@ -46,9 +47,7 @@ def on_ray(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     workers.close()
 
 
-async def test_two_workers_do_what_one_does(
-    on_ray: Any, make_learner: Callable[..., Any], tmp_path: Path
-) -> None:
+async def test_two_workers_do_what_one_does(on_ray: Any, make_learner: Callable[..., Any], tmp_path: Path) -> None:
     """The same steps, of five rows that two workers cannot share out evenly, with a KL term, saved and loaded in between."""
     learner, *_ = make_learner()
     both = (learner, on_ray[0])
@@ -75,8 +74,6 @@ async def test_two_workers_do_what_one_does(
 
 async def test_a_worker_that_dies_ends_in_an_error_that_says_so(on_ray: Any) -> None:
     """Last: nothing works afterwards."""
-    import ray
-
     learner, workers = on_ray
     for worker in workers.group.workers:
         ray.kill(worker)

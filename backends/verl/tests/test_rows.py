@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from backends.verl.tests.transitions import batch, some, transition
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transitions import batch, some, transition
 
 from spangrad.backend import GeometricRejection, KlTerm, LossSettings, MaskedIS, TruncatedIS
 from spangrad.transitions import TransitionBatch

@@ -10,7 +10,9 @@ from spangrad.backend import LossSettings, UpdateBatch
 from spangrad.transitions import Transition, TransitionBatch
 
 
-def transition(number: int, prompt: list[int], action: list[int], logprobs: list[float] | None = None, **given: Any) -> Transition:
+def transition(
+    number: int, prompt: list[int], action: list[int], logprobs: list[float] | None = None, **given: Any
+) -> Transition:
     """A call of a rollout of its own unless told otherwise."""
     fields: dict[str, Any] = {
         "rollout_id": f"r{number}",
@@ -46,7 +48,9 @@ def some(count: int = 5, seed: int = 0) -> TransitionBatch:
     return TransitionBatch(tuple(made))
 
 
-def batch(transitions: TransitionBatch, *, loss: LossSettings | None = None, seed: int = 1, **given: Any) -> UpdateBatch:
+def batch(
+    transitions: TransitionBatch, *, loss: LossSettings | None = None, seed: int = 1, **given: Any
+) -> UpdateBatch:
     """Advantages and weights that differ from call to call."""
     random = np.random.default_rng(seed)
     count = len(transitions)

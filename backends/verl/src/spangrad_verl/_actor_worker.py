@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -100,7 +100,9 @@ class ActorWorker(TrainingWorker):  # type: ignore[misc]  # verl publishes no ty
         if self.model_config.hf_config.tie_word_embeddings:
             kept = {name: tensor for name, tensor in kept.items() if name not in tied}
         kind = getattr(torch, dtype)
-        save_torch_state_dict({name: tensor.to(kind) for name, tensor in kept.items()}, folder, metadata={"format": "pt"})
+        save_torch_state_dict(
+            {name: tensor.to(kind) for name, tensor in kept.items()}, folder, metadata={"format": "pt"}
+        )
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def trained_parameters(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -66,7 +67,14 @@ class VerlBackend:
     name = "verl"
 
     def __init__(
-        self, checked: CheckedOptions, model: ModelFolder, workers: RayWorkers, served: Served, handover: Path, policy: str
+        self,
+        checked: CheckedOptions,
+        model: ModelFolder,
+        *,
+        workers: RayWorkers,
+        served: Served,
+        handover: Path,
+        policy: str,
     ) -> None:
         self._checked = checked
         self._model = model
@@ -91,7 +99,6 @@ class VerlBackend:
         checked.servers.require(checked.table)
         setup = learner_setup(checked, model)
         config = worker_config(checked.verl, str(model.folder), max_sequence=setup.max_sequence)
-        workers = RayWorkers.start(checked.verl, config, timeout=checked.own.start_timeout)
         handover = weight_folder()
         rank = int(checked.verl.actor_rollout_ref.model.lora_rank)
         wanted = ServedModel(
@@ -105,13 +112,18 @@ class VerlBackend:
             initial=initial,
             seed=seed,
         )
+        served: Served | None = None
         try:
+            # Servers first: what they have to say against the model or the machine, they say before anything is started.
             served = checked.servers.start(checked.table, wanted)
+            workers = RayWorkers.start(checked.verl, config, timeout=checked.own.start_timeout)
         except BaseException:  # Ctrl-C too
-            workers.close()
+            if served is not None:
+                with ThreadPoolExecutor(1) as pool:  # a loop may be running here
+                    pool.submit(asyncio.run, served.close()).result()
             shutil.rmtree(handover, ignore_errors=True)
             raise
-        return cls(checked, model, workers, served, handover, policy)
+        return cls(checked, model, workers=workers, served=served, handover=handover, policy=policy)
 
     @property
     def policies(self) -> Mapping[str, VerlPolicy]:

@@ -124,7 +124,9 @@ def _refused_by_verl(composed: Any) -> list[InitErrorDetails]:
         why = 'this backend drives verl\'s "fsdp2" only'
         found.append(_error((*_ACTOR, "strategy"), actor.strategy, why))
     if actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu * actor.ulysses_sequence_parallel_size < 2:  # noqa: PLR2004
-        found.append(_error((*_ACTOR, "ppo_max_token_len_per_gpu"), actor.ppo_max_token_len_per_gpu, "must be at least 2"))
+        found.append(
+            _error((*_ACTOR, "ppo_max_token_len_per_gpu"), actor.ppo_max_token_len_per_gpu, "must be at least 2")
+        )
     return found
 
 

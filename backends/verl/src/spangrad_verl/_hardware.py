@@ -32,7 +32,8 @@ def require_hardware(verl: Any, model: ModelFolder) -> None:
     if verl.trainer.device == "cpu":
         if os.environ.get("VERL_PLATFORM") != "cpu":
             raise BackendError(
-                'trainer.device = "cpu", but verl computes on GPUs only', cure='Use backend = "torch", which trains on a CPU too'
+                'trainer.device = "cpu", but verl computes on GPUs only',
+                cure='Use backend = "torch", which trains on a CPU too',
             )
         return
     _require_kernels(verl)

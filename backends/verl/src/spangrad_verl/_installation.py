@@ -39,7 +39,9 @@ def require_installation() -> None:
         if not supported.contains(Version(found), prereleases=True):
             wrong.append(f"{name} {found} is not supported ({supported} is)")
     if wrong:
-        raise PluginError(f"The verl backend cannot be used: {'; '.join(wrong)}", cure=f"Install its parts with {_INSTALL}")
+        raise PluginError(
+            f"The verl backend cannot be used: {'; '.join(wrong)}", cure=f"Install its parts with {_INSTALL}"
+        )
 
 
 def config_folder() -> Path:
@@ -53,4 +55,6 @@ def config_folder() -> Path:
         folder = Path(location) / "trainer" / "config"
         if (folder / "ppo_trainer.yaml").is_file():
             return folder
-    raise PluginError("verl's own configuration (trainer/config/ppo_trainer.yaml) is not where it belongs", cure=_INSTALL)
+    raise PluginError(
+        "verl's own configuration (trainer/config/ppo_trainer.yaml) is not where it belongs", cure=_INSTALL
+    )

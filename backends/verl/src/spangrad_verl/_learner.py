@@ -119,7 +119,9 @@ class VerlLearner:
         Raises:
             BackendError: always.
         """
-        raise BackendError(f"The verl backend learns no values (of {len(transitions)} calls)", cure='Use backend = "torch"')
+        raise BackendError(
+            f"The verl backend learns no values (of {len(transitions)} calls)", cure='Use backend = "torch"'
+        )
 
     async def restart_optimizer(self) -> None:
         """Forgets the optimiser's moments."""
@@ -154,11 +156,10 @@ class VerlLearner:
             CheckpointError: the folder is damaged or of other training.
         """
         async with self._busy:
-            record = await self._in_thread(partial(self._load, folder))
+            record, self._has_reference = await self._in_thread(partial(self._load, folder))
             after = self._version + 1 if self._version else 0
             self._version = max(record.policy_version, after)
             self._steps = record.steps
-            self._has_reference = any(folder.glob("reference_rank_*.safetensors"))
             await self._publish()
 
     async def export(self, folder: Path) -> None:
@@ -259,17 +260,23 @@ class VerlLearner:
             self._group.write_weights(str(folder), self._setup.dtype)
             self._model.write_rest(folder)
         except OSError as error:
-            raise BackendError(f"The new weights cannot be written to {folder}: {error}", cure="Make room there") from error
+            raise BackendError(
+                f"The new weights cannot be written to {folder}: {error}", cure="Make room there"
+            ) from error
 
     def _save(self, folder: Path) -> None:
         with written_whole(folder) as partial_folder:
             self._group.save(str(partial_folder))
             record = LearnerRecord(
-                policy_version=self._version, steps=self._steps, training=self._setup.training, workers=self._setup.ranks
+                policy_version=self._version,
+                steps=self._steps,
+                training=self._setup.training,
+                workers=self._setup.ranks,
             )
             record.write(partial_folder)
 
-    def _load(self, folder: Path) -> LearnerRecord:
+    def _load(self, folder: Path) -> tuple[LearnerRecord, bool]:
+        """What the checkpoint is of, and whether it has a reference."""
         record = read_record(folder, training=self._setup.training, workers=self._setup.ranks)
         try:
             self._group.restore(str(folder))
@@ -277,7 +284,7 @@ class VerlLearner:
             raise
         except Exception as error:  # pickles fail in any way they like
             raise damaged(folder, f"verl cannot read it: {error}") from error
-        return record
+        return record, any(folder.glob("reference_rank_*.safetensors"))
 
     def _export(self, folder: Path) -> None:
         with written_whole(folder) as partial_folder:

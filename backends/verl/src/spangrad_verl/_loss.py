@@ -48,9 +48,7 @@ def token_loss(
     entropies = no_padding_2_padding(model_output["entropy"], data) if "entropy" in model_output else None
     rows = data.select(*(name for name in _COLUMNS if name in data)).to_padded_tensor()
     mask, weights = rows["response_mask"].to(torch.bool), rows["token_weights"]
-    config.global_batch_info.update(
-        dp_size=workers, batch_num_tokens=None, global_batch_size=1, loss_scale_factor=None
-    )
+    config.global_batch_info.update(dp_size=workers, batch_num_tokens=None, global_batch_size=1, loss_scale_factor=None)
     policy_weights = rows["policy_weights"]
     if terms.mode == "sapo":  # verl's takes the mean over each row whatever it is told
         policy_weights = policy_weights * rows["response_mask"].sum(dim=-1, keepdim=True)

@@ -89,7 +89,9 @@ class Refusal:
     why: str
 
 
-def read_overrides(tables: Mapping[str, Any], known: Mapping[str, Any], fields: Fields) -> tuple[list[Override], list[Refusal]]:
+def read_overrides(
+    tables: Mapping[str, Any], known: Mapping[str, Any], fields: Fields
+) -> tuple[list[Override], list[Refusal]]:
     """The options as overrides.
 
     Args:

@@ -98,7 +98,9 @@ def update_rows(
         proximal = [np.asarray(row, dtype=np.float64) for row in batch.proximal]
     corrections = batch.loss.corrections
     if (corrections and proximal is None) or (batch.loss.kl is not None and reference is None):
-        raise ValueError("corrections need the log-probabilities of the proximal policy, and a KL term those of its reference")
+        raise ValueError(
+            "corrections need the log-probabilities of the proximal policy, and a KL term those of its reference"
+        )
     weights = _spread(batch.token_weights, transitions)
     corrected = weights
     if corrections and proximal is not None:
@@ -108,7 +110,9 @@ def update_rows(
         ]
     given = batch.token_advantages
     advantages = (
-        _spread(batch.advantages, transitions) if given is None else [np.asarray(row, dtype=np.float64) for row in given]
+        _spread(batch.advantages, transitions)
+        if given is None
+        else [np.asarray(row, dtype=np.float64) for row in given]
     )
     return Rows(
         transitions=transitions,
@@ -190,7 +194,8 @@ def _factor(correction: Correction, weight_log: FloatArray) -> FloatArray:
 
 
 def _weight(weight_log: FloatArray | float) -> FloatArray:
-    return np.exp(np.clip(weight_log, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    weight: FloatArray = np.exp(np.clip(weight_log, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return weight
 
 
 def _spread(values: FloatArray, transitions: Sequence[Transition]) -> list[FloatArray]:
