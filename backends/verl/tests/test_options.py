@@ -125,3 +125,17 @@ def test_the_declared_versions_are_the_ones_that_are_checked() -> None:
         installed = Version(metadata.version(name))
         assert supported.contains(installed), name
         assert wanted[name].contains(installed), name
+
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_settings_that_the_readme_shows_are_valid() -> None:
+    import re
+    import tomllib
+
+    (block,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    found = read_options(tomllib.loads(block)["verl"])
+
+    assert found.verl.actor_rollout_ref.model.lora_rank == 32
+    assert found.verl.trainer.n_gpus_per_node == 4
