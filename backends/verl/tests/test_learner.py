@@ -90,8 +90,8 @@ async def test_the_kl_to_a_frozen_reference_is_0_until_the_weights_have_moved(ma
     first = await learner.update(batch(ROWS, loss=loss, learning_rate=1e-2))
     second = await learner.update(batch(ROWS, loss=loss, learning_rate=1e-2))
 
-    assert abs(first.metrics["kl"]) < 1e-9
-    assert second.metrics["kl"] > 1e-6
+    assert abs(first.metrics["reference_kl"]) < 1e-9
+    assert second.metrics["reference_kl"] > 1e-6
 
 
 @pytest.mark.parametrize("adapter", [{}, LORA], ids=["full", "lora"])
@@ -115,7 +115,7 @@ async def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(
     assert version == 2
     assert found.loss == pytest.approx(wanted.loss, rel=1e-5)
     assert found.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-5)
-    assert found.metrics["kl"] == pytest.approx(wanted.metrics["kl"], rel=1e-4)
+    assert found.metrics["reference_kl"] == pytest.approx(wanted.metrics["reference_kl"], rel=1e-4)
     for values, other_values in zip(after, await other.logprobs(ROWS), strict=True):
         np.testing.assert_allclose(values, other_values, atol=2e-5)
 
@@ -126,6 +126,15 @@ async def test_a_checkpoint_that_lost_a_file_is_refused(make_learner: Made, tmp_
     next((tmp_path / "checkpoint").glob("optim_*")).unlink()
 
     with pytest.raises(CheckpointError, match=r"optim_world_size_1_rank_0\.pt is missing"):
+        await learner.load(tmp_path / "checkpoint")
+
+
+async def test_a_checkpoint_with_a_damaged_file_is_refused(make_learner: Made, tmp_path: Path) -> None:
+    learner, *_ = make_learner()
+    await learner.save(tmp_path / "checkpoint")
+    next((tmp_path / "checkpoint").glob("optim_*")).write_bytes(b"nothing of a pickle")
+
+    with pytest.raises(CheckpointError, match="is damaged: verl cannot read it"):
         await learner.load(tmp_path / "checkpoint")
 
 

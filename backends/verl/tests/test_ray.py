@@ -64,7 +64,7 @@ async def test_two_workers_do_what_one_does(on_ray: Any, make_learner: Callable[
     assert two.loss == pytest.approx(one.loss, rel=1e-4)
     assert two.grad_norm == pytest.approx(one.grad_norm, rel=1e-4)
     assert two.tokens == one.tokens
-    for name in ("kl", "entropy", "mismatch_kl", "clip_fraction"):
+    for name in ("reference_kl", "entropy", "mismatch_kl", "clip_fraction"):
         assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-3), name
     for row, other in zip(logprobs, others, strict=True):
         np.testing.assert_allclose(row, other, atol=1e-3)

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from ray.exceptions import RayError, RayTaskError
 from verl.utils import tensordict_utils as tu
 
 from spangrad.backend import ServedPolicy, UpdateBatch, UpdateReport
-from spangrad.errors import BackendError, CheckpointError
+from spangrad.errors import BackendError
 from spangrad.transitions import FloatArray, TransitionBatch
 from spangrad_torch import check_batch, written_whole
 from spangrad_verl._checkpoint import LearnerRecord, damaged, read_record
@@ -280,7 +281,9 @@ class VerlLearner:
         record = read_record(folder, training=self._setup.training, workers=self._setup.ranks)
         try:
             self._group.restore(str(folder))
-        except CheckpointError:
+        except RayTaskError as error:
+            raise damaged(folder, f"verl cannot read it: {error.cause}") from error
+        except RayError:  # not the folder's fault
             raise
         except Exception as error:  # pickles fail in any way they like
             raise damaged(folder, f"verl cannot read it: {error}") from error
@@ -303,8 +306,6 @@ def _figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     found = {name: total / tokens for name, total in sums.items() if name != "mismatch_kl"}
     if comparable is not None:
         found |= {"mismatch_kl": sums["mismatch_kl"] / max(comparable, 1.0), "mismatch_tokens": comparable}
-    if "verl/pg_clipfrac" in found:
-        found["clip_fraction"] = found["verl/pg_clipfrac"]
     shown = {f"verl/{name}": float(value) for name, value in metrics.items() if name.startswith("perf/")}
     return dict(sorted({**found, **shown}.items()))
 

@@ -18,6 +18,7 @@ from spangrad_verl._rows import MAX_LOG_RATIO
 from spangrad_verl._terms import LossTerms
 
 _SUM: Final = "token-sum"
+_CLIPPING: Final = ("vanilla", "gspo", "cispo")
 _COLUMNS: Final = (
     "response_mask",
     "token_weights",
@@ -66,7 +67,7 @@ def token_loss(
     if terms.kl_form is not None:
         penalty = _kl(logprobs, rows["ref_log_prob"], terms.kl_form)
         loss = loss + terms.kl_coefficient * agg_loss(penalty * weights, mask, _SUM, dp_size=workers)
-        sums["kl"] = (penalty * mask).sum()
+        sums["reference_kl"] = (penalty * mask).sum()
     if entropies is not None:
         loss = loss - terms.entropy_bonus * agg_loss(entropies * weights, mask, _SUM, dp_size=workers)
         sums["entropy"] = (entropies * mask).sum()
@@ -74,6 +75,11 @@ def token_loss(
         comparable = rows["comparable"]
         sums["mismatch_kl"] = ((rows["rollout_log_probs"] - logprobs) * comparable).sum()
         sums["mismatch_tokens"] = comparable.sum()
+    if "old_log_probs" in rows:
+        log_ratio = (logprobs - rows["old_log_probs"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        sums["approx_kl"] = ((log_ratio.exp() - 1 - log_ratio) * mask).sum()
+    if terms.mode in _CLIPPING:
+        sums["clip_fraction"] = told["actor/pg_clipfrac"] * tokens
     # verl's own figures are means over the micro-batch's tokens.
     sums |= {f"verl/{name.removeprefix('actor/')}": value * tokens for name, value in told.items()}
     return loss, {name: float(value) for name, value in sums.items()}
