@@ -139,3 +139,18 @@ def test_the_settings_that_the_readme_shows_are_valid() -> None:
 
     assert found.verl.actor_rollout_ref.model.lora_rank == 32
     assert found.verl.trainer.n_gpus_per_node == 4
+
+
+def test_the_examples_settings_for_verl_are_those_for_one_gpu_but_for_the_backend() -> None:
+    import tomllib
+
+    folder = Path(__file__).parents[3] / "examples" / "math_autogen"
+    one, many = (tomllib.loads((folder / f"train.{name}.toml").read_text(encoding="utf-8")) for name in ("gpu", "verl"))
+
+    assert {key for key in one.keys() | many.keys() if one.get(key) != many.get(key)} == {
+        "name",
+        "backend",
+        "torch",
+        "verl",
+    }
+    assert read_options(many["verl"]).verl.trainer.n_gpus_per_node == 4
