@@ -43,18 +43,16 @@ class RayWorkers:
             BackendError: it does not start, has too little for the workers, or a worker cannot load the model.
         """
         owns_ray = not ray.is_initialized()
-        with explained():
-            if owns_ray:
-                defaults = OmegaConf.create({"runtime_env": get_ppo_ray_runtime_env(verl)})
-                options = OmegaConf.merge(defaults, verl.ray_kwargs.ray_init)
-                ray.init(**OmegaConf.to_container(options, resolve=True), log_to_driver=False, logging_level="WARNING")
-            try:
+        if owns_ray:
+            _begin_ray(verl)
+        try:
+            with explained():
                 group = _in_time(verl, config, timeout)
                 group.reset()
-            except BaseException:
-                if owns_ray:
-                    ray.shutdown()
-                raise
+        except BaseException:  # Ctrl-C too
+            if owns_ray:
+                ray.shutdown()
+            raise
         return cls(group, owns_ray=owns_ray)
 
     def close(self) -> None:
@@ -68,6 +66,25 @@ class RayWorkers:
             ray.util.remove_placement_group(placed)
         if self._owns_ray:
             ray.shutdown()
+
+
+def _begin_ray(verl: Any) -> None:
+    """Starts Ray, or joins the cluster of RAY_ADDRESS.
+
+    Raises:
+        BackendError: it does not start in time, or takes no such options.
+    """
+    options = OmegaConf.merge({"runtime_env": get_ppo_ray_runtime_env(verl)}, verl.ray_kwargs.ray_init)
+    given = {"log_to_driver": False, "logging_level": "WARNING", **OmegaConf.to_container(options, resolve=True)}
+    try:
+        ray.init(**given)
+    except Exception as error:  # Ray raises a bare Exception where a part of it has not started in time
+        ray.shutdown()
+        raise BackendError(
+            f"Ray does not start: {error}",
+            cure="It gives itself 30 s, which a busy machine may not keep: try again. Its logs are in /tmp/ray/session_latest/logs, "
+            "options of ray.init in [verl.ray_kwargs.ray_init]",
+        ) from error
 
 
 def _in_time(verl: Any, config: Any, timeout: float) -> RayWorkerGroup:
