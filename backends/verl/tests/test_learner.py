@@ -57,6 +57,17 @@ async def test_a_step_moves_the_probabilities_as_the_advantages_say(make_learner
     assert {"mismatch_kl", "verl/ppo_kl", "clip_fraction", "step_seconds"} <= set(report.metrics)
 
 
+async def test_micro_batches_of_a_fixed_size_give_the_same_step(make_learner: Made) -> None:
+    """Of four rows in threes, two are there once more to fill up, and weigh nothing."""
+    fixed = {"actor_rollout_ref.actor": {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 3}}
+    one, other = [await make_learner(**options)[0].update(batch(ROWS)) for options in ({}, fixed)]
+
+    assert other.loss == pytest.approx(one.loss, rel=1e-5)
+    assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
+    assert other.metrics["mismatch_kl"] == pytest.approx(one.metrics["mismatch_kl"], rel=1e-5)
+    assert other.computed_tokens > one.computed_tokens
+
+
 async def test_a_batch_without_a_gradient_takes_no_step(make_learner: Made) -> None:
     learner, _, served = make_learner()
 

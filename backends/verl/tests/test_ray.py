@@ -73,11 +73,10 @@ async def test_two_workers_do_what_one_does(on_ray: Any, make_learner: Callable[
 
 
 async def test_a_worker_that_dies_ends_in_an_error_that_says_so(on_ray: Any) -> None:
-    """Last: nothing works afterwards."""
+    """One of the two; the other one waits for it. Last: nothing works afterwards."""
     learner, workers = on_ray
-    for worker in workers.group.workers:
-        ray.kill(worker)
+    ray.kill(workers.group.workers[0])
 
     async with asyncio.timeout(60):
-        with pytest.raises(BackendError, match="has died"):
+        with pytest.raises(BackendError, match=r"A worker of the learner (has died|failed)"):
             await learner.update(batch(ROWS))
