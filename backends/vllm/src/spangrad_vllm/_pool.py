@@ -241,8 +241,8 @@ class Pool:
             with suppress(TimeoutError):
                 if not misses:
                     await asyncio.wait_for(server.doubted.wait(), _HEALTH_SECONDS)
-            if server.process is not None and (end := server.process.end) is not None:
-                return f"its process ended ({end})"
+            if server.process is not None and server.process.end is not None:
+                return f"its process ended {server.process.how_it_ended()}"
             if not server.up:
                 return "it did not take new weights"
             if await server.control.healthy():

@@ -110,7 +110,7 @@ class VllmServers:
             return
         self._loop.begin(together([pool.close() for pool in self._pools])).result()
         self._loop.close()
-        if self._logs_are_temporary and not keep_logs:
+        if self._logs_are_temporary and not (keep_logs and any(self._logs.iterdir())):
             shutil.rmtree(self._logs, ignore_errors=True)
 
     def _pool(self, number: int, pools: int) -> Pool:

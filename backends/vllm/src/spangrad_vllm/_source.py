@@ -113,13 +113,19 @@ class Attached:
                 f"The server {server.url} reports log-probabilities as {mode}, not of the distribution it draws from",
                 cure="Start it with --logprobs-mode processed_logprobs",
             )
-        on_cpu = settings.get("device_config", {}).get("device_type") == "cpu"
-        if on_cpu and self._model.adapter_rank is None and is_tied(self._model.folder):
+        if settings.get("device_config", {}).get("device_type") == "cpu" and is_tied(self._model.folder):
+            self._refuse_tied(server, settings.get("model_config", {}).get("model"))
+
+    def _refuse_tied(self, server: Server, served: str | None) -> None:
+        """Refuses to reload a model whose output layer is its embedding on a CPU, where vLLM keeps the old one (`_untied`)."""
+        why = f"The server {server.url} computes on a CPU, where vLLM cannot take new weights of a model whose output layer is its embedding"
+        if self._model.adapter_rank is None:
             raise BackendError(
-                f"The server {server.url} computes on a CPU, where vLLM cannot take new weights of a model whose output layer is its "
-                "embedding",
+                why,
                 cure='Leave urls out, so that the servers are started as it needs, or train adapters (adapter = "lora")',
             )
+        if served is not None and Path(served).resolve() != self._model.folder.resolve():
+            raise BackendError(f"{why}, and it serves {served}", cure=f"Start it with --model {self._model.folder}")
 
 
 async def until_healthy(server: Server, seconds: float) -> None:
@@ -131,9 +137,9 @@ async def until_healthy(server: Server, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             while not await server.control.healthy():
-                if server.process is not None and (end := server.process.end) is not None:
+                if server.process is not None and server.process.end is not None:
                     raise BackendError(
-                        f"A vLLM server ended while starting ({end})",
+                        f"A vLLM server ended while starting {server.process.how_it_ended()}",
                         cure="See why below" + server.process.last_lines(),
                     )
                 await asyncio.sleep(_POLL_SECONDS)
