@@ -23,6 +23,7 @@ max_sequence = 1024
 dtype = "float32"
 context = 1024
 flags = { max-num-seqs = 32 }
+log_folder = "logs"
 
 [verl.trainer]
 device = "cpu"
