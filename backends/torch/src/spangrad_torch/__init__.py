@@ -10,20 +10,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spangrad_torch._backend import TorchBackend
-    from spangrad_torch._model import LoadedModel, load_model
+    from spangrad_torch._batch_check import check_batch
+    from spangrad_torch._chat_format import TemplateFormat
+    from spangrad_torch._folder import written_whole
+    from spangrad_torch._model import LoadedModel, find_model, load_model
     from spangrad_torch._options import LoraOptions, TorchOptions
     from spangrad_torch._precision import Compute, choose_compute
+    from spangrad_torch._pretrained import read_pretrained
+    from spangrad_torch._weight_file import weight_folder
 
-__all__ = ["Compute", "LoadedModel", "LoraOptions", "TorchBackend", "TorchOptions", "choose_compute", "load_model"]
+__all__ = [
+    "Compute",
+    "LoadedModel",
+    "LoraOptions",
+    "TemplateFormat",
+    "TorchBackend",
+    "TorchOptions",
+    "check_batch",
+    "choose_compute",
+    "find_model",
+    "load_model",
+    "read_pretrained",
+    "weight_folder",
+    "written_whole",
+]
 
 _HOMES = {
     "Compute": "_precision",
     "LoadedModel": "_model",
     "LoraOptions": "_options",
+    "TemplateFormat": "_chat_format",
     "TorchBackend": "_backend",
     "TorchOptions": "_options",
+    "check_batch": "_batch_check",
     "choose_compute": "_precision",
+    "find_model": "_model",
     "load_model": "_model",
+    "read_pretrained": "_pretrained",
+    "weight_folder": "_weight_file",
+    "written_whole": "_folder",
 }
 
 

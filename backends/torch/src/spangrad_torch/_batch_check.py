@@ -93,7 +93,7 @@ def _check_tokens(transition: Transition, max_sequence: int, vocabulary: int) ->
     if (length := len(tokens)) > max_sequence:
         raise BackendError(
             f"The call {transition.call_id} has {length} tokens, more than the {max_sequence} the learner takes",
-            cure="Raise max_sequence of the torch backend, or leave such calls out",
+            cure="Raise max_sequence of the backend, or leave such calls out",
         )
     if min(tokens) < 0 or max(tokens) >= vocabulary:
         raise BackendError(

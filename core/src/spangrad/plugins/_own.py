@@ -8,6 +8,7 @@ OWN = {
     "openai": ("integration", "openai"),
     "openai-agents": ("integration", "openai-agents"),
     "torch": ("backend", "torch"),
+    "verl": ("backend", "verl"),
     "vllm": ("sampler", "vllm"),
 }
 """Name of the plug-in -> what it brings, and the extra of the distribution `spangrad` that installs it."""

@@ -1,0 +1,214 @@
+"""A batch of transitions as the rows that verl trains on: one per transition, with everything about a token decided beforehand.
+
+Letters: T transitions, A tokens of an action. All here is numpy; `_tensors` makes tensors of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from spangrad.backend import Correction, GeometricRejection, MaskedIS, TruncatedIS, UpdateBatch
+from spangrad.transitions import BoolArray, FloatArray, Transition, TransitionBatch
+
+MAX_LOG_RATIO = 20.0
+"""exp(20) is 5e8: beyond it a ratio says only that the policies are unrelated."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """T rows; none of them may be left out of an update, nor be put into another one than the rest."""
+
+    transitions: Sequence[Transition]
+    temperatures: FloatArray
+    """(T,) what logits are divided by."""
+    token_weights: Sequence[FloatArray]
+    """(T,) of (A,) factor of all that is minimised at a token."""
+    policy_weights: Sequence[FloatArray]
+    """(T,) of (A,) factor of the policy loss: the same, corrected."""
+    advantages: Sequence[FloatArray]
+    """(T,) of (A,)"""
+    proximal: Sequence[FloatArray] | None
+    """(T,) of (A,) log-probabilities that the ratio compares with; None for those of the weights as they are."""
+    recorded: Sequence[FloatArray] | None
+    """(T,) of (A,) the sampler's log-probabilities, for figures; None for maximum likelihood."""
+    comparable: BoolArray
+    """(T,) they are those of the whole distribution."""
+    reference: Sequence[FloatArray] | None = None
+    """(T,) of (A,) log-probabilities of the KL term's reference."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all actions."""
+        return sum(len(transition.action_ids) for transition in self.transitions)
+
+
+def have_gradient(batch: UpdateBatch, *, imitate: bool) -> BoolArray:
+    """(T,) whether a transition can move the weights: the others need not be computed, and change nothing.
+
+    Args:
+        batch: of T transitions.
+        imitate: for maximum likelihood, which has no advantages.
+    """
+    weighted: BoolArray = np.asarray(batch.token_weights) != 0
+    if imitate or batch.loss.kl is not None or batch.loss.entropy_bonus:
+        return weighted
+    if batch.token_advantages is not None:
+        pulls = np.array([bool(np.any(row)) for row in batch.token_advantages], dtype=np.bool_)
+    else:
+        pulls = np.asarray(batch.advantages) != 0
+    return weighted & pulls
+
+
+def selected(batch: UpdateBatch, keep: BoolArray) -> UpdateBatch:
+    """The transitions where `keep` (T,) is true, with all that belongs to them."""
+    rows = batch.token_advantages
+    return UpdateBatch(
+        transitions=batch.transitions.select(keep),
+        learning_rate=batch.learning_rate,
+        advantages=np.asarray(batch.advantages)[keep],
+        token_weights=np.asarray(batch.token_weights)[keep],
+        proximal=batch.proximal if isinstance(batch.proximal, str) else _kept(batch.proximal, keep),
+        loss=batch.loss,
+        token_advantages=None if rows is None else _kept(rows, keep),
+    )
+
+
+def update_rows(
+    batch: UpdateBatch, *, present: Sequence[FloatArray] | None = None, reference: Sequence[FloatArray] | None = None
+) -> Rows:
+    """Rows of a policy-gradient step.
+
+    Args:
+        batch: all of whose transitions are to be computed.
+        present: (T,) of (A,) log-probabilities under the weights as they are; needed where corrections compare with these.
+        reference: (T,) of (A,) likewise of the reference; needed with a KL term.
+
+    Raises:
+        ValueError: what is needed is not given.
+    """
+    transitions = batch.transitions.transitions
+    recorded = [np.asarray(transition.logprobs, dtype=np.float64) for transition in transitions]
+    if isinstance(batch.proximal, str):
+        proximal = recorded if batch.proximal == "recorded" else present
+    else:
+        proximal = [np.asarray(row, dtype=np.float64) for row in batch.proximal]
+    corrections = batch.loss.corrections
+    if (corrections and proximal is None) or (batch.loss.kl is not None and reference is None):
+        raise ValueError(
+            "corrections need the log-probabilities of the proximal policy, and a KL term those of its reference"
+        )
+    weights = _spread(batch.token_weights, transitions)
+    corrected = weights
+    if corrections and proximal is not None:
+        corrected = [
+            weight * correction_factor(corrections, compared - sampled)
+            for weight, compared, sampled in zip(weights, proximal, recorded, strict=True)
+        ]
+    given = batch.token_advantages
+    advantages = (
+        _spread(batch.advantages, transitions)
+        if given is None
+        else [np.asarray(row, dtype=np.float64) for row in given]
+    )
+    return Rows(
+        transitions=transitions,
+        temperatures=sampling_temperatures(batch.transitions),
+        token_weights=weights,
+        policy_weights=corrected,
+        advantages=advantages,
+        proximal=proximal,
+        recorded=recorded,
+        comparable=np.array([_is_untruncated(transition) for transition in transitions], dtype=np.bool_),
+        reference=reference,
+    )
+
+
+def likelihood_rows(batch: UpdateBatch) -> Rows:
+    """Rows of a step of maximum likelihood: at temperature 1, for that is the model as it is."""
+    transitions = batch.transitions.transitions
+    weights = _spread(batch.token_weights, transitions)
+    ones = np.ones(len(transitions))
+    return Rows(
+        transitions=transitions,
+        temperatures=ones,
+        token_weights=weights,
+        policy_weights=weights,
+        advantages=_spread(ones, transitions),
+        proximal=None,
+        recorded=None,
+        comparable=np.zeros(len(transitions), dtype=np.bool_),
+    )
+
+
+def plain_rows(batch: TransitionBatch) -> Rows:
+    """Rows to compute log-probabilities of, and nothing else."""
+    nothing = np.zeros(len(batch))
+    zeros = _spread(nothing, batch.transitions)
+    return Rows(
+        transitions=batch.transitions,
+        temperatures=sampling_temperatures(batch),
+        token_weights=zeros,
+        policy_weights=zeros,
+        advantages=zeros,
+        proximal=None,
+        recorded=None,
+        comparable=nothing.astype(np.bool_),
+    )
+
+
+def sampling_temperatures(batch: TransitionBatch) -> FloatArray:
+    """(T,) of the answers; 1 for greedy ones, which carry the plain softmax's log-probabilities."""
+    return np.array([transition.temperature or 1.0 for transition in batch.transitions], dtype=np.float64)
+
+
+def correction_factor(corrections: Sequence[Correction], weight_log: FloatArray) -> FloatArray:
+    """(A,) the product of the corrections' factors for one action.
+
+    Args:
+        corrections: see `spangrad.backend.CORRECTIONS`.
+        weight_log: (A,) log of the probability of each token under the proximal policy over that under the sampler.
+    """
+    factor = np.ones_like(weight_log)
+    for correction in corrections:
+        factor = factor * _factor(correction, weight_log)
+    return factor
+
+
+def _factor(correction: Correction, weight_log: FloatArray) -> FloatArray:
+    match correction:
+        case TruncatedIS(level="token", cap=cap):
+            return np.minimum(_weight(weight_log), cap)
+        case TruncatedIS(cap=cap):
+            return np.full_like(weight_log, min(float(_weight(weight_log.sum())), cap))
+        case MaskedIS(low=low, high=high):
+            weight = _weight(weight_log)
+            return np.where((weight >= low) & (weight <= high), weight, 0.0)
+        case GeometricRejection(low=low, high=high):
+            return np.full_like(weight_log, float(low <= float(_weight(weight_log.mean())) <= high))
+        case never:
+            assert_never(never)
+
+
+def _weight(weight_log: FloatArray | float) -> FloatArray:
+    weight: FloatArray = np.exp(np.clip(weight_log, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    return weight
+
+
+def _spread(values: FloatArray, transitions: Sequence[Transition]) -> list[FloatArray]:
+    """(T,) of (A,) each action token's share of (T,) values."""
+    return [
+        np.full(len(transition.action_ids), float(value)) for value, transition in zip(values, transitions, strict=True)
+    ]
+
+
+def _kept(rows: Sequence[FloatArray], keep: BoolArray) -> list[FloatArray]:
+    return [row for row, kept in zip(rows, keep, strict=True) if kept]
+
+
+def _is_untruncated(transition: Transition) -> bool:
+    """Whether the recorded log-probabilities are those of the whole softmax. Greedy answers record just that."""
+    return transition.temperature == 0 or (transition.top_p >= 1 and transition.top_k <= 0)
