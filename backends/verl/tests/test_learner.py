@@ -24,17 +24,20 @@ Made = Callable[..., Any]
 LORA = {"actor_rollout_ref.model": {"lora_rank": 4, "lora_alpha": 8}}
 
 
-async def test_log_probabilities_are_those_of_plain_transformers_at_the_temperature_of_each_call(
-    make_learner: Made, model_folder: Path
+@pytest.mark.parametrize("temperature", [None, 1.0, 0.5], ids=["of each call", "1", "0.5"])
+async def test_log_probabilities_are_those_of_plain_transformers_at_the_temperature_of_the_call(
+    temperature: float | None, make_learner: Made, model_folder: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
     learner, *_ = make_learner()
     model = AutoModelForCausalLM.from_pretrained(model_folder)
+    given = ROWS.transitions if temperature is None else [replace(t, temperature=temperature) for t in ROWS.transitions]
+    rows = TransitionBatch(tuple(given))
 
-    found = await learner.logprobs(ROWS)
+    found = await learner.logprobs(rows)
 
-    for row, values in zip(ROWS.transitions, found, strict=True):
+    for row, values in zip(rows.transitions, found, strict=True):
         logits = model(torch.tensor([row.prompt_ids + row.action_ids])).logits / row.temperature
         wanted = logits.log_softmax(-1)[0, len(row.prompt_ids) - 1 : -1].gather(
             1, torch.tensor(row.action_ids)[:, None]

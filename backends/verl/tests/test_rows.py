@@ -57,7 +57,13 @@ def test_rows_hold_prompt_and_action_side_by_side() -> None:
     assert only("advantages") == [2.0, 2.0]
     assert only("token_weights") == [0.5, 0.5]
     assert only("old_log_probs") == [-0.5, -0.25]
-    assert data["temperature"].tolist() == [1.0]
+    assert data["temperature"] == 1.0  # of a greedy answer; one number, since all rows have the same
+
+
+def test_rows_of_several_temperatures_have_one_each() -> None:
+    data = as_tensors(plain_rows(some(3)), Shares.of([9, 9, 9], workers=1))
+
+    assert data["temperature"].tolist() == pytest.approx([1.0, 0.7, 1.0])
 
 
 def test_values_come_back_in_the_order_of_the_transitions() -> None:

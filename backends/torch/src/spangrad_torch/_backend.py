@@ -108,12 +108,7 @@ class TorchBackend:
             ModelNotFoundError: no such model, with the way to get it.
             BackendError: the device is missing, the model cannot be trained here, or the servers that `serve` starts do not start.
         """
-        device = _device(options.device)
-        if options.tree_attention == "flex" and device.type == "cpu":
-            raise BackendError(
-                'tree_attention = "flex" needs a GPU, and torch sees none: it has no backward of FlexAttention on a CPU',
-                cure='Use tree_attention = "auto" in [torch]',
-            )
+        device = required_device(options)
         loaded = load_model(options.model, dtype=torch.float32, device=device)
         compute = choose_compute(
             loaded,
@@ -195,8 +190,18 @@ def load_chat_format(options: TorchOptions) -> TemplateFormat:
     return TemplateFormat(read_pretrained(find_model(options.model).folder, AutoTokenizer))
 
 
-def _device(name: str) -> torch.device:
-    """The device of that name; auto takes the GPU if there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
+def required_device(options: TorchOptions) -> torch.device:
+    """The device that the options name; auto takes the GPU if there is one.
+
+    Raises:
+        BackendError: it is not here, or not one that the other options need.
+    """
+    if options.device == "cuda" and not torch.cuda.is_available():
         raise BackendError('device = "cuda", but torch sees no GPU', cure='Use device = "auto" or "cpu"')
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu")
+    if options.tree_attention == "flex" and device.type == "cpu":
+        raise BackendError(
+            'tree_attention = "flex" needs a GPU, and torch sees none: it has no backward of FlexAttention on a CPU',
+            cure='Use tree_attention = "auto" in [torch]',
+        )
+    return device

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spangrad.backend import CORRECTIONS, LOSSES, SOLE_POLICY, Backend, Capabilities, ChatFormat
+from spangrad.backend import CORRECTIONS, LOSSES, SOLE_POLICY, Backend, Capabilities, ChatFormat, ChecksMachine
 from spangrad.plugins import Register, hookimpl
 from spangrad_torch._sampler_choice import read_options
 
@@ -43,6 +43,20 @@ class TorchFactory:
         """
         checked = read_options(options).torch
         return checked.served or checked.precision != "fp32"
+
+    def require(self, options: Mapping[str, Any]) -> None:
+        """Makes sure that the device is here, and what servers need; see `spangrad.backend.ChecksMachine`.
+
+        Raises:
+            BackendError: it is not, with the cure.
+        """
+        checked = read_options(options)
+        if checked.torch.device == "cuda" or checked.torch.tree_attention == "flex":
+            from spangrad_torch._backend import required_device  # noqa: PLC0415 - nothing else is asked of torch here
+
+            required_device(checked.torch)
+        if checked.servers is not None:
+            checked.servers.require(checked.table or {})
 
     def chat_format(self, options: Mapping[str, Any]) -> ChatFormat:
         """Loads the model's tokenizer and chat template, but no weights.
@@ -88,6 +102,7 @@ class TorchFactory:
 
 if TYPE_CHECKING:
     _: BackendFactory = TorchFactory()
+    _checks: ChecksMachine = TorchFactory()
 
 
 @hookimpl

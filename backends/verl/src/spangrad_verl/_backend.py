@@ -167,9 +167,9 @@ class VerlBackend:
         try:
             await self._served.close()
         finally:
+            await asyncio.to_thread(self._workers.close)  # first: a call of theirs that hangs ends with them
             for policy in self._policies.values():
                 await policy.learner.close()
-            await asyncio.to_thread(self._workers.close)
             await asyncio.to_thread(shutil.rmtree, self._handover, ignore_errors=True)
 
 

@@ -172,7 +172,7 @@ class VerlLearner:
         await self._run(partial(self._export, folder))
 
     async def close(self) -> None:
-        """Waits for the call under way; nothing can be done afterwards. Closing twice is harmless."""
+        """Waits for the call under way, which ends with the workers; nothing can be done afterwards. Closing twice is harmless."""
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self, work: Callable[[], T]) -> T:

@@ -47,6 +47,7 @@ _DECIDED: Final[Mapping[str, str]] = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": "training.updates_per_step",
     "actor_rollout_ref.actor.ppo_epochs": "training.updates_per_step",
     "actor_rollout_ref.actor.rollout_n": "training.rollouts_per_task",
+    "actor_rollout_ref.actor.grad_clip": "actor_rollout_ref.actor.optim.clip_grad",  # the one that verl reads
     "actor_rollout_ref.actor.shuffle": _LOOP,
     "actor_rollout_ref.actor.data_loader_seed": _LOOP,
     "actor_rollout_ref.rollout": "the table of the sampler, such as [verl.vllm]",

@@ -65,8 +65,14 @@ def as_tensors(rows: Rows, shares: Shares, **settings: Any) -> TensorDict:
         "responses": _jagged(actions),
         "response_mask": _floats(used),
         "loss_mask": _floats(used),
-        "temperature": torch.tensor([rows.temperatures[row] for row in shares.order], dtype=torch.float32),
     }
+    temperatures = {float(rows.temperatures[row]) for row in shares.order}
+    if (
+        len(temperatures) == 1
+    ):  # as one number it costs verl no copy of the logits where it is 1, and its fused kernels take it
+        settings["temperature"] = temperatures.pop()
+    else:
+        tensors["temperature"] = torch.tensor([rows.temperatures[row] for row in shares.order], dtype=torch.float32)
     columns = {
         "token_weights": rows.token_weights,
         "policy_weights": rows.policy_weights,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from spangrad.backend._chat_format import ChatFormat
 from spangrad.backend._loss_settings import LossSettings
@@ -252,6 +252,22 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ChecksMachine(Protocol):
+    """What a backend's factory may have besides: it says, without loading a model, what the settings need and this machine lacks."""
+
+    def require(self, options: Mapping[str, Any]) -> None:
+        """Makes sure that the devices and programs that the settings name are here.
+
+        Args:
+            options: the backend's own table, as `BackendFactory.check` gave it.
+
+        Raises:
+            BackendError: one is not, with the cure.
+        """
+        ...
 
 
 class BackendFactory(Protocol):

@@ -52,13 +52,18 @@ def train(
     name = preparation.config.name
     if dry_run:
         heldout = {key: len(tasks) for key, tasks in preparation.heldout.items()}
+        missing = preparation.missing()
         report = {
             "config": str(config),
             "backend": preparation.config.backend,
             "tasks": len(preparation.tasks),
             "heldout": heldout,
+            "missing": missing,
         }
-        print_json(report) if as_json else typer.echo(f"{config} is fine: {report['tasks']} tasks, held out {heldout}")
+        fine = f"{config} is fine: {report['tasks']} tasks, held out {heldout}"
+        if missing is not None:
+            fine += f"\nIt cannot be trained on this machine: {missing}"
+        print_json(report) if as_json else typer.echo(fine)
         return
     resumed = resumed_run_folder(runs, name) if resume else None
     notes = resumption_notes(resumed, preparation) if resumed is not None else ()

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from spangrad.backend import Backend, BackendFactory, LossSettings
+from spangrad.backend import Backend, BackendFactory, ChecksMachine, LossSettings
+from spangrad.errors import BackendError
 from spangrad.gateway import Address
 from spangrad.lightningrl import Grouping, LightningRL, Weighting, WeightingName, configured
 from spangrad.plugins import Plugins
@@ -43,6 +44,15 @@ class PolicyPreparation:
     def config(self) -> TrainConfig:
         """The settings."""
         return self.loaded.config
+
+    def missing(self) -> str | None:
+        """What this machine lacks to train so, with the cure; None where nothing is known to be missing."""
+        if isinstance(self.factory, ChecksMachine):
+            try:
+                self.factory.require(self.backend_options)
+            except BackendError as error:
+                return str(error)
+        return None
 
     def create_backend(self) -> Backend:
         """Loads the model.

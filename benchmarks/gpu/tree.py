@@ -1,0 +1,79 @@
+"""The tree learner on a GPU: its gradient is that of flat sequences, in fp32 and nearly so in bf16, and how much faster it is.
+
+The learner with FlexAttention is held to the same where torch has its backward, which is on a GPU only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import on_device
+import shapes
+import torch
+from measuring import significant, summary
+from own_model import cosine
+
+LIMITS: Final = {"fp32": 0.9999, "bf16": 0.99}
+"""The gradients' cosine must be above it. bf16 has 8 bits: each product is off by up to 1 in 256."""
+REPEATS: Final = 5
+
+
+def main() -> None:
+    """The command."""
+    chosen = on_device.options(__doc__)
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 is to mean fp32
+    attentions = ("auto", "flex") if chosen.device == "cuda" else ("auto",)
+    figures: dict[str, Any] = {} if chosen.device == "cuda" else {"flex": "needs a GPU"}
+    failures: list[str] = []
+    flat: dict[str, dict[str, torch.Tensor]] = {}
+    with asyncio.Runner() as runner:
+        for precision in LIMITS:
+            for attention in attentions:
+                name = f"{precision}, {attention}"
+                backend = on_device.backend(chosen, precision, tree_attention=attention)
+                try:
+                    figures[name] = _compared(backend, runner, flat, precision, small=chosen.small)
+                finally:
+                    runner.run(backend.close())
+                failures += [
+                    f"{name}, {shape}: cosine {found['cosine to flat fp32']}"
+                    for shape, found in figures[name].items()
+                    if not found["cosine to flat fp32"] > LIMITS[precision]
+                ]
+    on_device.report(figures | on_device.memory(), failures)
+
+
+def _compared(
+    backend: Any, runner: asyncio.Runner, flat: dict[str, dict[str, torch.Tensor]], precision: str, *, small: bool
+) -> dict[str, Any]:
+    """Each shape's gradients and seconds of a gradient; `flat` gets those of flat sequences in fp32, from the first call."""
+    learner = backend.policies["policy"].learner
+    found: dict[str, Any] = {}
+    for shape in shapes.SHAPES:
+        batch = shapes.batch(shape, small=small)
+        if shape not in flat:
+            assert precision == "fp32"
+            learner.shares_prefixes = False
+            flat[shape] = {name: value.cpu() for name, value in runner.run(learner.gradient(batch)).items()}
+        learner.shares_prefixes = True
+        of_tree = {name: value.float().cpu() for name, value in runner.run(learner.gradient(batch)).items()}
+        angle, length = cosine(of_tree, flat[shape])
+        times: dict[str, list[float]] = {"tree": [], "flat": []}
+        for turn in range((1 if small else REPEATS) + 1):
+            for way, taken in times.items():
+                learner.shares_prefixes = way == "tree"
+                figure = on_device.seconds(lambda: runner.run(learner.gradient(batch)))  # noqa: B023 - called at once
+                if turn:
+                    taken.append(figure)
+        found[shape] = {
+            "cosine to flat fp32": angle,
+            "length over flat fp32": significant(length),
+            "seconds": {way: summary(taken) for way, taken in times.items()},
+            "times as fast": summary([one / other for one, other in zip(times["flat"], times["tree"], strict=True)]),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    main()
