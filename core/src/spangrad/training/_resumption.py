@@ -83,7 +83,11 @@ def _changes(folder: RunFolder, preparation: Preparation) -> Iterator[str]:
     new = dict(_flat({**now.config, now.backend: now.backend_options}))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            yield f"Changed since the run was last started: {key} was {old.get(key)!r}, is {new.get(key)!r}"
+            yield f"Changed since the run was last started: {key} was {_said(old, key)}, is {_said(new, key)}"
+
+
+def _said(settings: Mapping[str, Any], key: str) -> str:
+    return "not given" if settings.get(key) is None else repr(settings[key])
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
