@@ -22,11 +22,12 @@ def main() -> None:
     chosen = on_device.options(__doc__)
     sampler = "vllm" if chosen.vllm_python or find_spec("vllm") else "shared"
     steps = 1 if chosen.small else 4
-    settings = {
+    settings: dict[str, Any] = {
         "agent.run": "agent:solve",
         "policy.model": chosen.model,
         "tasks.train": "tasks:train",
-        "tasks.heldout": {} if chosen.small else {"numbers": "tasks:heldout"},
+        "tasks.heldout": {},
+        "evaluation": {},
         "torch": _torch(chosen.device, sampler, chosen.vllm_python),
         "sampling.max_tokens": 8 if chosen.small else 128,
         "training.steps": steps,
@@ -51,7 +52,7 @@ def _torch(device: str, sampler: str, python: str | None) -> dict[str, Any]:
     table = tomllib.loads(FILE.read_text(encoding="utf-8"))["torch"]
     table |= {"device": device, "sampler": sampler, "max_sequence": CONTEXT}
     if sampler == "vllm":
-        table["vllm"] |= {"context": CONTEXT} | ({"python": python} if python else {})
+        table["vllm"] |= on_device.SERVERS | {"context": CONTEXT} | ({"python": python} if python else {})
     else:
         del table["vllm"]
     return dict(table)
