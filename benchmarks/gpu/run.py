@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=tuple(CHECKS), help="only this check; may be repeated")
     chosen = parser.parse_args()
     if chosen.device == "cuda" and not torch.cuda.is_available():
-        sys.exit(f"torch {torch.__version__} sees no GPU. Check the driver, or see that the checks work with DEVICE=cpu")
+        sys.exit(
+            f"torch {torch.__version__} sees no GPU. Check the driver, or see that the checks work with DEVICE=cpu"
+        )
     with tempfile.TemporaryDirectory() as folder:
         model = chosen.model or (str(tiny_model.write(Path(folder))) if chosen.small else "smollm2-135m")
         options = ["--model", model, "--device", chosen.device, *["--small"] * chosen.small]
@@ -66,9 +68,12 @@ def _check(name: str, options: list[str], chosen: argparse.Namespace) -> dict[st
     limit *= SLOWER if chosen.device == "cpu" else 1
     paths = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     begun = time.monotonic()
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as said, tempfile.TemporaryFile("w+", encoding="utf-8") as wrong:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as said,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as wrong,
+    ):
         command = [sys.executable, str(HERE / script), *more, *options]
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - our own scripts
             command, stdout=said, stderr=wrong, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True
         )
         try:

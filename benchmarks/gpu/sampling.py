@@ -36,7 +36,9 @@ def main() -> None:
     size = Size(2, 2, 4) if chosen.small else Size(32, 8, 128)
     table: dict[str, Any] = {"sampler": chosen.sampler}
     if chosen.sampler == "vllm":
-        table["vllm"] = on_device.SERVERS | {"context": 1024} | ({"python": chosen.vllm_python} if chosen.vllm_python else {})
+        table["vllm"] = (
+            on_device.SERVERS | {"context": 1024} | ({"python": chosen.vllm_python} if chosen.vllm_python else {})
+        )
     else:
         table["max_rows"] = size.groups * size.group
     backend = on_device.backend(chosen, "bf16", **table)
@@ -108,7 +110,12 @@ def _batch(drawn: list[tuple[tuple[int, ...], list[int], list[float]]]) -> Updat
     like = shapes.batch("one turn", small=True).transitions.transitions[0]
     rows = tuple(
         replace(
-            like, rollout_id=str(at), call_id=str(at), prompt_ids=prompt, action_ids=tuple(ids), logprobs=tuple(logprobs)
+            like,
+            rollout_id=str(at),
+            call_id=str(at),
+            prompt_ids=prompt,
+            action_ids=tuple(ids),
+            logprobs=tuple(logprobs),
         )
         for at, (prompt, ids, logprobs) in enumerate(drawn)
     )
