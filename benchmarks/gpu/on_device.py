@@ -14,18 +14,26 @@ from measuring import significant
 from spangrad.backend import Backend
 from spangrad.plugins import load_plugins
 
+SERVERS: Final = {"flags": {"enforce-eager": True}}
+"""Of vLLM's settings: without it the start takes minutes, for it compiles. It draws more slowly so."""
+
 Precision = Literal["fp32", "bf16"]
 PASS_TOKENS: Final = 8192
 """Token positions of a forward and backward pass."""
 
 
-def options(doc: str | None) -> argparse.Namespace:
-    """Of the command line."""
+def options(doc: str | None, **choices: bool | tuple[str, ...]) -> argparse.Namespace:
+    """Of the command line; a check's own are switches, or have values to choose from, the first if left out."""
     made = argparse.ArgumentParser(description=(doc or "").split("\n", 1)[0])
     made.add_argument("--model", required=True, help="a Hugging Face folder or a name, as in train.toml")
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     made.add_argument("--small", action="store_true", help="tiny sizes, to see that it works")
     made.add_argument("--vllm-python", help="Python of the environment that has vLLM")
+    for name, values in choices.items():
+        if isinstance(values, bool):
+            made.add_argument(f"--{name}", action="store_true")
+        else:
+            made.add_argument(f"--{name}", choices=values, default=values[0])
     return made.parse_args()
 
 

@@ -5,9 +5,7 @@ The torch sampler always; vLLM's servers, started as `sampler = "vllm"` starts t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,15 +32,13 @@ class Size:
 
 def main() -> None:
     """The command."""
-    which = argparse.ArgumentParser(add_help=False)
-    which.add_argument("--sampler", choices=("shared", "vllm"), default="shared")
-    sampler, rest = which.parse_known_args()
-    sys.argv[1:] = rest
-    chosen = on_device.options(__doc__)
+    chosen = on_device.options(__doc__, sampler=("shared", "vllm"))
     size = Size(2, 2, 4) if chosen.small else Size(32, 8, 128)
-    table: dict[str, Any] = {"sampler": sampler.sampler}
-    if sampler.sampler == "vllm":
-        table["vllm"] = {"context": 1024} | ({"python": chosen.vllm_python} if chosen.vllm_python else {})
+    table: dict[str, Any] = {"sampler": chosen.sampler}
+    if chosen.sampler == "vllm":
+        table["vllm"] = (
+            on_device.SERVERS | {"context": 1024} | ({"python": chosen.vllm_python} if chosen.vllm_python else {})
+        )
     else:
         table["max_rows"] = size.groups * size.group
     backend = on_device.backend(chosen, "bf16", **table)
@@ -114,7 +110,12 @@ def _batch(drawn: list[tuple[tuple[int, ...], list[int], list[float]]]) -> Updat
     like = shapes.batch("one turn", small=True).transitions.transitions[0]
     rows = tuple(
         replace(
-            like, rollout_id=str(at), call_id=str(at), prompt_ids=prompt, action_ids=tuple(ids), logprobs=tuple(logprobs)
+            like,
+            rollout_id=str(at),
+            call_id=str(at),
+            prompt_ids=prompt,
+            action_ids=tuple(ids),
+            logprobs=tuple(logprobs),
         )
         for at, (prompt, ids, logprobs) in enumerate(drawn)
     )
