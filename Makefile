@@ -50,8 +50,8 @@ lint: $(BIN)/.installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for folder in examples/*/ benchmarks/ benchmarks/credit/ benchmarks/load/; do \
-		MYPYPATH=$$folder:$${folder}load $(BIN)/mypy $$folder*.py || exit 1; done
+	for folder in examples/*/ benchmarks/ benchmarks/credit/ benchmarks/load/ benchmarks/gpu/; do \
+		MYPYPATH=$$folder:$${folder}load:benchmarks $(BIN)/mypy $$folder*.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) .nox build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ from own_model import cosine
 
 from spangrad.backend import Backend
 
-LIMITS: Final = {"fp32": 0.9999, "bf16": 0.99}
+LIMITS: Final[dict[on_device.Precision, float]] = {"fp32": 0.9999, "bf16": 0.99}
 """The gradients' cosine must be above it. bf16 has 8 bits: each product is off by up to 1 in 256."""
 REPEATS: Final = 5
 
