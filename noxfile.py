@@ -172,9 +172,8 @@ def types(session: nox.Session) -> None:
         }
         - {ROOT / "benchmarks/peer_side"}  # runs in the peers' environments, whose modules are not here
     ):  # each has modules of its own: agent, tasks
-        session.run(
-            "mypy", *map(str, sorted(folder.glob("*.py"))), env={"MYPYPATH": f"{folder}{os.pathsep}{folder / 'load'}"}
-        )
+        found = os.pathsep.join(map(str, (folder, folder / "load", ROOT / "benchmarks")))
+        session.run("mypy", *map(str, sorted(folder.glob("*.py"))), env={"MYPYPATH": found})
 
 
 @nox.session(python=PYTHON)
