@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
 import signal
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from backends.vllm.tests.conftest import Start, ask, drawn, expected, ids, is_alive, told, until, urls, weights
@@ -231,6 +234,32 @@ async def test_a_server_that_cannot_be_replaced_is_one_clear_error(start: Start,
     ) as caught:
         await drawn(policy, ask(PROMPT, 3))
     assert "no number" in caught.value.cure
+
+
+async def test_a_lost_server_whose_folder_of_logs_is_gone_is_one_clear_error(
+    start: Start, model: ServedModel, tmp_path: Path
+) -> None:
+    servers = await start(model, log_folder=str(tmp_path / "logs"))
+    shutil.rmtree(tmp_path / "logs")
+    os.kill(told(urls(servers)[0])["pid"], signal.SIGKILL)
+
+    with pytest.raises(BackendError, match=r"cannot be replaced: A vLLM server cannot be started: .*No such file"):
+        await drawn(servers.policies["policy"], ask(PROMPT, 3))
+
+
+async def test_nobody_waits_for_a_server_whose_keeper_failed_by_a_fault_of_ours(
+    start: Start, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = await start(model)
+
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr("spangrad_vllm._source.server_command", broken)
+    os.kill(told(urls(servers)[0])["pid"], signal.SIGKILL)
+
+    with pytest.raises(BackendError, match=r"cannot be looked after any more: ZeroDivisionError\('a fault'\)"):
+        await drawn(servers.policies["policy"], ask(PROMPT, 3))
 
 
 async def test_weights_that_a_server_refuses_are_an_error_where_they_are_published(

@@ -60,6 +60,7 @@ class Pool:
         self._start_timeout = start_timeout
         self._servers: dict[int, Server] = {}
         self._keepers: list[asyncio.Task[None]] = []
+        self._giving_up: asyncio.Future[None] | None = None  # the loop itself keeps no task alive
         self._prefixes = Prefixes()
         self._changing = asyncio.Lock()
         """Held while weights change, and while a new server is given the present ones."""
@@ -87,6 +88,8 @@ class Pool:
         """
         await together([self._bring_up(number) for number in range(self._size)])
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(self._size)]
+        for keeper in self._keepers:
+            keeper.add_done_callback(self._unkept)
 
     async def take(self, policy: str, folder: Path, version: int) -> None:
         """Draws the policy's answers with other weights.
@@ -233,6 +236,14 @@ class Pool:
                 )
                 return
             _log.warning("The vLLM server %s took its place", self._servers[number].url)
+
+    def _unkept(self, keeper: asyncio.Task[None]) -> None:
+        """Nobody waits for a server that is looked after no more, by whatever fault."""
+        if keeper.cancelled() or (error := keeper.exception()) is None:
+            return
+        why = BackendError(f"A vLLM server cannot be looked after any more: {error!r}")
+        why.__cause__ = error
+        self._giving_up = asyncio.ensure_future(self._give_up(why))
 
     async def _lost(self, server: Server) -> str:
         """Returns when the server is no longer well, and says how."""

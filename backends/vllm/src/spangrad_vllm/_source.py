@@ -23,7 +23,11 @@ class Source(Protocol):
     """Gives a server for each place of a pool."""
 
     async def open(self, number: int, folder: Path) -> tuple[Address, Path | None]:
-        """A server for the place, and the weights it begins with, where they are known."""
+        """A server for the place, and the weights it begins with, where they are known.
+
+        Raises:
+            BackendError: there cannot be one.
+        """
         ...
 
     async def greet(self, server: Server) -> None:
@@ -72,7 +76,13 @@ class Starter:
         )
         log = self._logs / f"{self._label}-{number}.log"
         # In this thread, which lives as long as the servers do.
-        process = ServerProcess(command, log=log, handover=self._model.handover)
+        try:
+            process = ServerProcess(command, log=log, handover=self._model.handover)
+        except OSError as error:
+            raise BackendError(
+                f"A vLLM server cannot be started: {error}",
+                cure="Its log and this Python have to be there as long as the run lasts; log_folder names a place for logs",
+            ) from error
         return Address(f"http://127.0.0.1:{port}", process), folder
 
     async def greet(self, server: Server) -> None:
