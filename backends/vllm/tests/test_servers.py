@@ -204,10 +204,12 @@ async def test_closing_ends_all_of_a_servers_processes_even_those_that_will_not(
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from spangrad.backend import ServedModel
 from spangrad_vllm import VllmOptions, VllmServers
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background with Ctrl-C ignored
 
 def main():
     python, folder, handover, faults = sys.argv[1:]
