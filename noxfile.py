@@ -273,7 +273,7 @@ def verl(session: nox.Session, tier: str) -> None:
     )
     names = ("spangrad", "spangrad-openai", "spangrad-autogen", "spangrad-torch", "spangrad-vllm", "spangrad-verl")
     editable = [argument for name in names for argument in ("-e", PACKAGES[name].path)]
-    test = ("pytest>=9", "pytest-asyncio>=1.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
+    test = ("pytest>=9", "pytest-asyncio>=1.0", "pytest-randomly>=3.15", "pytest-timeout>=2.3", "hypothesis>=6.100")
     python = Path(session.virtualenv.location) / "bin" / "python"
     # The maths example's without mcp, of which vLLM wants another version.
     example = ("autogen-agentchat>=0.7,<0.8", "autogen-ext[openai]>=0.7,<0.8")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 GPU_SETTINGS = sorted(EXAMPLES.glob("*/train.gpu.toml"))
@@ -18,10 +18,11 @@ GENERATED = ("agent.run=agent:solve", "tasks.train=tasks:train", 'tasks.heldout=
 
 
 def dry_run(config: Path, *settings: str) -> Any:
-    """What `--dry-run --json` says."""
+    """What `--dry-run --json` says on a machine without a GPU."""
     command = [sys.executable, "-m", "spangrad", "train", str(config), "--dry-run", "--json"]
     command += [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -35,7 +36,6 @@ def test_every_example_has_settings_for_a_gpu() -> None:
     assert [path.parent for path in GPU_SETTINGS] == sorted(path.parent for path in EXAMPLES.glob("*/train.toml"))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it is about a machine without a GPU")
 @pytest.mark.parametrize("config", GPU_SETTINGS, ids=lambda path: path.parent.name)
 def test_settings_for_a_gpu_are_valid_and_what_is_missing_is_said(config: Path) -> None:
     found = dry_run(config, *GENERATED)

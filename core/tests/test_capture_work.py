@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -284,7 +283,6 @@ def test_a_probe_that_raises_is_said_once_and_the_others_are_asked(caplog: pytes
     ]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_forked_copy_of_the_process_does_not_end_the_originals_work() -> None:
     program = """
 import json, os, sys

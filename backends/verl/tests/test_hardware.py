@@ -58,6 +58,21 @@ def test_too_little_memory_is_refused_with_the_ways_out(model: ModelFolder, monk
     require_hardware(verl(), model)
 
 
+def test_gpus_are_those_that_torch_sees_and_what_goes_wrong_is_not_taken_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert _hardware.gpu_memory() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert len(_hardware.gpu_memory()) == torch.cuda.device_count()
+
+    monkeypatch.setattr(_hardware, "_SCRIPT", "raise RuntimeError('the driver is too old')")
+    with pytest.raises(BackendError, match=r"does not say which GPUs there are: RuntimeError: the driver is too old\."):
+        _hardware.gpu_memory()
+
+
 def test_memory_is_that_of_weights_gradients_and_moments(model: ModelFolder) -> None:
     assert needed_bytes(verl(), model) == 16 * NUMBERS
     lora = {**WITHOUT_FLASH["actor_rollout_ref.model"], "lora_rank": 4}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,11 @@ from spangrad_verl._worker_config import worker_config
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(600)]
 
 ROWS = some(5)
+ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def on_ray(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture
+def on_ray(model_folder: Path, tmp_path: Path) -> Iterator[Any]:
     """A learner on two workers of one Ray."""
     options = {
         "trainer": {"device": "cpu", "n_gpus_per_node": 2},
@@ -38,9 +41,11 @@ def on_ray(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     model = ModelFolder.find(str(model_folder))
     setup = learner_setup(table, model)
     config = worker_config(table.verl, str(model_folder), max_sequence=setup.max_sequence)
+    handover = tmp_path / "of-ray"
+    handover.mkdir()
     workers = RayWorkers.start(table.verl, config, timeout=300)
     yield (
-        VerlLearner(workers.group, setup, model, FakeServed(), tmp_path_factory.mktemp("handover")),
+        VerlLearner(workers.group, setup, model, FakeServed(), handover),
         workers,
     )
     workers.close()
@@ -72,8 +77,42 @@ async def test_two_workers_do_what_one_does(on_ray: Any, make_learner: Callable[
     assert "model.embed_tokens.weight" in on_ray[0]._served.weights
 
 
+TAKEN = """
+import sys
+from pathlib import Path
+import ray
+from backends.verl.tests.settings import checked
+from spangrad.errors import BackendError
+from spangrad_verl._ray_workers import RayWorkers
+from spangrad_verl._worker_config import worker_config
+
+@ray.remote(num_cpus=1)
+class Other:
+    def is_there(self):
+        return True
+
+if __name__ == "__main__":
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=10**8)
+    other = Other.remote()
+    ray.get(other.is_there.remote())
+    table = checked(Path(sys.argv[1]), {"trainer": {"device": "cpu", "n_gpus_per_node": 1}})
+    try:
+        RayWorkers.start(table.verl, worker_config(table.verl, sys.argv[1], max_sequence=64), timeout=3)
+    except BackendError as error:
+        print(error)
+"""
+"""The one place of a Ray that others have started is taken."""
+
+
+def test_a_place_that_others_hold_is_an_error_and_the_process_can_end(model_folder: Path) -> None:
+    command = [sys.executable, "-c", TAKEN, str(model_folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=True)
+
+    assert "Ray has not given the learner its 1 CPUs within 3 s" in done.stdout
+
+
 async def test_a_worker_that_dies_ends_in_an_error_that_says_so(on_ray: Any) -> None:
-    """One of the two; the other one waits for it. Last: nothing works afterwards."""
+    """One of the two; the other one waits for it."""
     learner, workers = on_ray
     ray.kill(workers.group.workers[0])
 

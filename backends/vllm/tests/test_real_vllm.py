@@ -21,10 +21,6 @@ from spangrad.plugins import load_plugins
 from spangrad.transitions import Transition, TransitionBatch
 from spangrad_vllm import VllmServers
 
-pytest.importorskip("spangrad_torch", reason="the learner that vLLM draws for")
-
-from backends.torch.tests.conftest import make_tiny_model  # torch is there
-
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 PYTHON = os.environ.get("SPANGRAD_VLLM_PYTHON", sys.executable)
@@ -86,6 +82,8 @@ def servers_of(backend: Backend) -> VllmServers:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["full", "lora"])
 async def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
     """With all weights trained, and with adapters. The model's output layer is its embedding, which is the harder case."""
+    from backends.torch.tests.conftest import make_tiny_model  # noqa: PLC0415 - torch is where this runs, not where it is collected
+
     # vLLM's kernels for a CPU take heads of 32 numbers and more.
     folder = make_tiny_model(tmp_path_factory.mktemp("model"), width=128)
     lora = {"adapter": "lora", "lora": {"rank": 4}} if request.param == "lora" else {}

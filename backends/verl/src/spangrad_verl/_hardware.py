@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,10 @@ from spangrad_verl._model_folder import ModelFolder
 _BYTES_PER_TRAINED: Final = 16
 """Weight, gradient and AdamW's two moments, each in fp32, of a trained number; activations come on top."""
 _BYTES_PER_FROZEN: Final = 4
-_SECONDS: Final = 30.0
+_SECONDS: Final = 120.0
+_SCRIPT: Final = (
+    "import torch as t; print(*(t.cuda.get_device_properties(i).total_memory for i in range(t.cuda.device_count())))"
+)
 
 
 def require_hardware(verl: Any, model: ModelFolder) -> None:
@@ -56,18 +60,21 @@ def require_hardware(verl: Any, model: ModelFolder) -> None:
 
 
 def gpu_memory() -> list[int]:
-    """Bytes of each GPU that this process may use, in their order."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    if shown is not None:
-        if not shown.strip():
-            return []
-        command.append(f"--id={shown}")
+    """Bytes of each GPU that torch sees, in their order; in a process of its own, since asking takes a part of their memory.
+
+    Raises:
+        BackendError: torch cannot say.
+    """
+    command = [sys.executable, "-c", _SCRIPT]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS)  # noqa: S603 - ours
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [int(line) * 2**20 for line in done.stdout.split() if line.isdigit()]
+    except (OSError, subprocess.SubprocessError) as error:
+        told = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        raise BackendError(
+            f"torch does not say which GPUs there are: {told}",
+            cure="See whether `nvidia-smi` and `import torch` work here",
+        ) from error
+    return [int(word) for word in done.stdout.split()]
 
 
 def needed_bytes(verl: Any, model: ModelFolder) -> int:

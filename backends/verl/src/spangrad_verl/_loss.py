@@ -82,7 +82,7 @@ def token_loss(
         sums["clip_fraction"] = told["actor/pg_clipfrac"] * tokens
     # verl's own figures are means over the micro-batch's tokens.
     sums |= {f"verl/{name.removeprefix('actor/')}": value * tokens for name, value in told.items()}
-    return loss, {name: float(value) for name, value in sums.items()}
+    return loss, {name: float(torch.as_tensor(value).detach()) for name, value in sums.items()}
 
 
 def _kl(logprobs: Tensor, reference: Tensor, form: str) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Expired
 from typing import Any, Self
 
@@ -88,7 +88,7 @@ def _begin_ray(verl: Any) -> None:
 
 
 def _in_time(verl: Any, config: Any, timeout: float) -> RayWorkerGroup:
-    """The worker group; verl waits for a place without end, and so it waits in a thread of its own."""
+    """The worker group; verl waits for a place without end, and so it waits in a thread that the process does not wait for."""
     trainer = verl.trainer
     on_gpu = trainer.device != "cpu"
     need = "GPU" if on_gpu else "CPU"
@@ -101,14 +101,19 @@ def _in_time(verl: Any, config: Any, timeout: float) -> RayWorkerGroup:
         )
     pool = RayResourcePool([int(trainer.n_gpus_per_node)] * int(trainer.nnodes), use_gpu=on_gpu, max_colocate_count=1)
     workers = RayClassWithInitArgs(ray.remote(ActorWorker), config=config)
-    thread = ThreadPoolExecutor(1)
-    began = time.monotonic()
+    made: Future[RayWorkerGroup] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(RayWorkerGroup(pool, workers, device_name=trainer.device))
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            made.set_exception(error)
+
+    threading.Thread(target=make, name="spangrad-verl-start", daemon=True).start()
     try:
-        return thread.submit(RayWorkerGroup, pool, workers, device_name=trainer.device).result(timeout)
+        return made.result(timeout)
     except Expired as error:
         raise BackendError(
-            f"Ray has not given the learner its {wanted} {need}s within {time.monotonic() - began:.0f} s",
+            f"Ray has not given the learner its {wanted} {need}s within {timeout:g} s",
             cure="See `ray status`: others may hold them. Free them, or raise start_timeout in [verl]",
         ) from error
-    finally:
-        thread.shutdown(wait=False)
