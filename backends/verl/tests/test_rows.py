@@ -9,9 +9,9 @@ from backends.verl.tests.transitions import batch, some, transition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spangrad.backend import GeometricRejection, KlTerm, LossSettings, MaskedIS, TruncatedIS
+from spangrad.backend import KlTerm, LossSettings, TruncatedIS
 from spangrad.transitions import TransitionBatch
-from spangrad_verl._rows import correction_factor, have_gradient, plain_rows, selected, update_rows
+from spangrad_verl._rows import have_gradient, plain_rows, selected, update_rows
 from spangrad_verl._tensors import Shares, action_values, as_tensors
 
 pytestmark = pytest.mark.verl
@@ -94,17 +94,6 @@ def test_only_rows_that_can_move_the_weights_are_computed() -> None:
     assert [t.call_id for t in kept.transitions.transitions] == ["c2"]
     with_kl = batch(rows, advantages=np.zeros(3), token_weights=np.ones(3), loss=LossSettings(kl=KlTerm("k3", 0.1)))
     assert have_gradient(with_kl, imitate=False).all()
-
-
-def test_corrections_are_those_of_their_papers() -> None:
-    weight_log = np.log([0.25, 1.0, 4.0, 8.0])
-
-    assert correction_factor([TruncatedIS(cap=2.0)], weight_log) == pytest.approx([0.25, 1.0, 2.0, 2.0])
-    assert correction_factor([TruncatedIS("sequence", 6.0)], weight_log) == pytest.approx([6.0] * 4)  # the product is 8
-    assert correction_factor([MaskedIS(0.5, 5.0)], weight_log) == pytest.approx([0.0, 1.0, 4.0, 0.0])
-    mean = 8 ** (1 / 4)  # 1.68
-    assert correction_factor([GeometricRejection(0.9, mean + 0.01)], weight_log) == pytest.approx([1.0] * 4)
-    assert correction_factor([GeometricRejection(0.9, mean - 0.01)], weight_log) == pytest.approx([0.0] * 4)
 
 
 def test_corrections_touch_the_policy_loss_alone() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spangrad_torch._precision import Compute, choose_compute
     from spangrad_torch._pretrained import read_pretrained
     from spangrad_torch._weight_file import weight_folder
+    from spangrad_torch._work import is_untruncated, temperatures_of
 
 __all__ = [
     "Compute",
@@ -29,8 +30,10 @@ __all__ = [
     "check_batch",
     "choose_compute",
     "find_model",
+    "is_untruncated",
     "load_model",
     "read_pretrained",
+    "temperatures_of",
     "weight_folder",
     "written_whole",
 ]
@@ -45,8 +48,10 @@ _HOMES = {
     "check_batch": "_batch_check",
     "choose_compute": "_precision",
     "find_model": "_model",
+    "is_untruncated": "_work",
     "load_model": "_model",
     "read_pretrained": "_pretrained",
+    "temperatures_of": "_work",
     "weight_folder": "_weight_file",
     "written_whole": "_folder",
 }

@@ -14,7 +14,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, kl_penalty
 from verl.workers.utils.padding import no_padding_2_padding
 
-from spangrad_verl._rows import MAX_LOG_RATIO
+from spangrad_torch.losses import k3
 from spangrad_verl._terms import LossTerms
 
 _SUM: Final = "token-sum"
@@ -76,8 +76,7 @@ def token_loss(
         sums["mismatch_kl"] = ((rows["rollout_log_probs"] - logprobs) * comparable).sum()
         sums["mismatch_tokens"] = comparable.sum()
     if "old_log_probs" in rows:
-        log_ratio = (logprobs - rows["old_log_probs"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        sums["approx_kl"] = ((log_ratio.exp() - 1 - log_ratio) * mask).sum()
+        sums["approx_kl"] = (k3(rows["old_log_probs"], logprobs) * mask).sum()
     if terms.mode in _CLIPPING:
         sums["clip_fraction"] = told["actor/pg_clipfrac"] * tokens
     # verl's own figures are means over the micro-batch's tokens.
@@ -87,8 +86,7 @@ def token_loss(
 
 def _kl(logprobs: Tensor, reference: Tensor, form: str) -> Tensor:
     """verl's estimate; but of k3 without its bound of 10, beyond which a token far from the reference has no gradient back to it."""
-    if form != "k3":
-        penalty: Tensor = kl_penalty(logprobs, reference, form)
-        return penalty
-    log_ratio = (reference - logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return log_ratio.exp() - 1 - log_ratio
+    if form == "k3":
+        return k3(logprobs, reference)
+    penalty: Tensor = kl_penalty(logprobs, reference, form)
+    return penalty

@@ -1,21 +1,20 @@
 """A batch of transitions as the rows that verl trains on: one per transition, with everything about a token decided beforehand.
 
-Letters: T transitions, A tokens of an action. All here is numpy; `_tensors` makes tensors of it.
+Letters: T transitions, A tokens of an action. Rows are of numpy arrays; `_tensors` makes tensors of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
+import torch
 
-from spangrad.backend import Correction, GeometricRejection, MaskedIS, TruncatedIS, UpdateBatch
+from spangrad.backend import Correction, UpdateBatch
 from spangrad.transitions import BoolArray, FloatArray, Transition, TransitionBatch
-
-MAX_LOG_RATIO = 20.0
-"""exp(20) is 5e8: beyond it a ratio says only that the policies are unrelated."""
+from spangrad_torch import is_untruncated, temperatures_of
+from spangrad_torch.losses import correction_factor
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def update_rows(
     corrected = weights
     if corrections and proximal is not None:
         corrected = [
-            weight * correction_factor(corrections, compared - sampled)
+            _corrected(weight, corrections, compared - sampled)
             for weight, compared, sampled in zip(weights, proximal, recorded, strict=True)
         ]
     given = batch.token_advantages
@@ -116,13 +115,13 @@ def update_rows(
     )
     return Rows(
         transitions=transitions,
-        temperatures=sampling_temperatures(batch.transitions),
+        temperatures=temperatures_of(transitions),
         token_weights=weights,
         policy_weights=corrected,
         advantages=advantages,
         proximal=proximal,
         recorded=recorded,
-        comparable=np.array([_is_untruncated(transition) for transition in transitions], dtype=np.bool_),
+        comparable=np.array([is_untruncated(transition) for transition in transitions], dtype=np.bool_),
         reference=reference,
     )
 
@@ -150,7 +149,7 @@ def plain_rows(batch: TransitionBatch) -> Rows:
     zeros = _spread(nothing, batch.transitions)
     return Rows(
         transitions=batch.transitions,
-        temperatures=sampling_temperatures(batch),
+        temperatures=temperatures_of(batch.transitions),
         token_weights=zeros,
         policy_weights=zeros,
         advantages=zeros,
@@ -160,42 +159,11 @@ def plain_rows(batch: TransitionBatch) -> Rows:
     )
 
 
-def sampling_temperatures(batch: TransitionBatch) -> FloatArray:
-    """(T,) of the answers; 1 for greedy ones, which carry the plain softmax's log-probabilities."""
-    return np.array([transition.temperature or 1.0 for transition in batch.transitions], dtype=np.float64)
-
-
-def correction_factor(corrections: Sequence[Correction], weight_log: FloatArray) -> FloatArray:
-    """(A,) the product of the corrections' factors for one action.
-
-    Args:
-        corrections: see `spangrad.backend.CORRECTIONS`.
-        weight_log: (A,) log of the probability of each token under the proximal policy over that under the sampler.
-    """
-    factor = np.ones_like(weight_log)
-    for correction in corrections:
-        factor = factor * _factor(correction, weight_log)
-    return factor
-
-
-def _factor(correction: Correction, weight_log: FloatArray) -> FloatArray:
-    match correction:
-        case TruncatedIS(level="token", cap=cap):
-            return np.minimum(_weight(weight_log), cap)
-        case TruncatedIS(cap=cap):
-            return np.full_like(weight_log, min(float(_weight(weight_log.sum())), cap))
-        case MaskedIS(low=low, high=high):
-            weight = _weight(weight_log)
-            return np.where((weight >= low) & (weight <= high), weight, 0.0)
-        case GeometricRejection(low=low, high=high):
-            return np.full_like(weight_log, float(low <= float(_weight(weight_log.mean())) <= high))
-        case never:
-            assert_never(never)
-
-
-def _weight(weight_log: FloatArray | float) -> FloatArray:
-    weight: FloatArray = np.exp(np.clip(weight_log, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-    return weight
+def _corrected(weight: FloatArray, corrections: Sequence[Correction], weight_log: FloatArray) -> FloatArray:
+    """(A,) weights of one action's tokens by the corrections, which go by (A,) log of w = pi_proximal / mu."""
+    together = torch.zeros(len(weight_log), dtype=torch.int64)
+    factor: FloatArray = correction_factor(corrections, torch.from_numpy(weight_log), together).numpy()
+    return weight * factor
 
 
 def _spread(values: FloatArray, transitions: Sequence[Transition]) -> list[FloatArray]:
@@ -207,8 +175,3 @@ def _spread(values: FloatArray, transitions: Sequence[Transition]) -> list[Float
 
 def _kept(rows: Sequence[FloatArray], keep: BoolArray) -> list[FloatArray]:
     return [row for row, kept in zip(rows, keep, strict=True) if kept]
-
-
-def _is_untruncated(transition: Transition) -> bool:
-    """Whether the recorded log-probabilities are those of the whole softmax. Greedy answers record just that."""
-    return transition.temperature == 0 or (transition.top_p >= 1 and transition.top_k <= 0)
