@@ -271,7 +271,7 @@ _CAUSES: dict[RolloutStatus, tuple[type[SpangradError], str]] = {
     RolloutStatus.FAILED: (AgentError, "Run the agent on one task by hand to see the whole error"),
     RolloutStatus.INFRASTRUCTURE: (
         BackendError,
-        "See to it that what the agent depends on answers, and start the run again with --resume",
+        "Once that is mended, start the run again with --resume",
     ),
     RolloutStatus.LOST: (BackendError, "Start the run again with --resume"),
 }
